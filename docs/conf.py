@@ -17,7 +17,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import pages  # noqa: E402
 
 import notsodeep  # noqa: E402
-from notsodeep.explore import page  # noqa: E402
+from notsodeep.explore import stored_page  # noqa: E402
+from notsodeep.explore.controls import STORED  # noqa: E402
 
 project = "notsodeep"
 author = "The notsodeep developers"
@@ -124,6 +125,13 @@ def read_source(app, docname, source):
     source[0] = pages.for_sphinx(docname, source[0])
 
 
+def write_explorer(app, error):
+    """Store the numbers of the explorer beside the pages, which takes minutes."""
+    if error is None:
+        stops = {"activation": ("relu",)} if app.config.explorer == "start" else STORED
+        (Path(app.outdir) / "explorer.html").write_text(stored_page(stops), "utf-8")
+
+
 def setup(app):
     """MathML instead of scripts; docstrings; generated pages before anything is read."""
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
@@ -134,4 +142,5 @@ def setup(app):
     app.connect("autodoc-skip-member", skip_routing)
     app.connect("source-read", read_source)
     app.connect("builder-inited", lambda _: pages.write_all(HERE, HERE.parent / "results"))
-    app.connect("build-finished", lambda app, _: (Path(app.outdir) / "explorer.html").write_text(page(), "utf-8"))
+    app.add_config_value("explorer", "all", "html")  # "start": the first stop of every control alone, for a quick build
+    app.connect("build-finished", write_explorer)

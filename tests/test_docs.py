@@ -184,10 +184,8 @@ def site(tmp_path_factory):
     pytest.importorskip("sphinx_gallery")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-D", "plot_gallery=0"]
-    command += [
-        "-D",
-        "html_theme=basic",
-    ]  # furo lays out the contents anew for every page, which takes a third of the time
+    # furo lays out the contents anew for every page, which takes a third of the time
+    command += ["-D", "html_theme=basic", "-D", "explorer=start"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     built = subprocess.run([*command, str(DOCS), str(folder)], capture_output=True, text=True, env=environment)
     assert built.returncode == 0, built.stderr[-3000:]

@@ -109,12 +109,6 @@ def is_replacement(path: Path) -> Any:
     return str(nsd.nn.Replacement.load(path, torch.nn.Linear(6, 2)).certificate)
 
 
-def is_page(path: Path) -> Any:
-    text = path.read_text()
-    assert text.rstrip().endswith("</html>")
-    return len(text) > 1000
-
-
 @dataclass(frozen=True)
 class Writer:
     """Something that writes files, and how each is read whole."""
@@ -128,7 +122,6 @@ WRITERS = {
     "match": Writer(command("match relu --save twin.json --force"), {"twin.json": is_json}),
     "spectrum": Writer(command("spectrum relu -p 64 -n 48 --plot law.png --force"), {"law.png": is_picture}),
     "learn": Writer(command("learn relu -p 64 -n 40:80:3 --plot curve.png --force"), {"curve.png": is_picture}),
-    "explore": Writer(command("explore -o page.html --force"), {"page.html": is_page}),
     "machine": Writer(machine, {"fitted.safetensors": is_machine}),
     "train": Writer(train, {"model.safetensors": is_network}),
     "replacement": Writer(replacement, {"fast.safetensors": is_replacement}),
@@ -137,7 +130,7 @@ WRITERS = {
     "train_cuda": Writer(lambda: train("cuda"), {"model.safetensors": is_network}),
 }
 ON_CUDA = ("train_cuda",)  # for tests/fuzz/kills.py, where a device is at hand
-LONG = ("spectrum", "learn", "explore", "demo", "replacement")  # seconds each: in the slow run alone
+LONG = ("spectrum", "learn", "demo", "replacement")  # seconds each: in the slow run alone
 
 
 SERVER = multiprocessing.get_context("forkserver")

@@ -49,8 +49,12 @@ def test_every_command_has_help_with_examples():
     for name in COMMANDS:
         assert f" {name} " in listed
         text = run(name, "--help").output
-        assert "Examples:" in text
-        assert re.search(rf"notsodeep {name}", text)
+        assert re.search(rf"^ Examples:\s*\n   notsodeep {name}\b.*\n", text, flags=re.MULTILINE)  # lines of their own
+        for shown in (listed, text):
+            assert "\\b" not in shown
+            assert "\b" not in shown
+            assert "bool" not in shown  # a flag takes no value
+            assert "list[" not in shown
     assert set(get_command(app).commands) == set(COMMANDS)
 
 
@@ -489,12 +493,18 @@ def test_data_is_estimated_by_leave_one_out(tmp_path):
     assert "training points" in text
 
 
-def test_the_explorer_is_written(tmp_path):
+def test_the_explorer_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("notsodeep.explore.controls.STORED", {})  # the first stop of every control alone
     file = tmp_path / "page.html"
-    assert run("explore", "-o", file).exit_code == 0
-    assert file.read_text().startswith("<!doctype html>")
     file.write_text("mine")
-    assert run("explore", "-o", file).exit_code == 2
+    assert run("explore", "-o", file, "--activation", "linear").exit_code == 2
     assert file.read_text() == "mine"
-    assert run("explore", "-o", file, "--force").exit_code == 0
-    assert file.read_text() != "mine"
+    assert run("explore", "-o", file, "--force", "--activation", "linear").exit_code == 0
+    assert file.read_text().startswith("<!doctype html>")
+    assert "activation=linear" in file.read_text()
+    assert "relu" in run("explore", "-o", file, "--force", "--activation", "nothing").output
+
+
+def test_options_of_a_stored_page_are_refused_for_a_served_one(tmp_path):
+    assert run("explore", "--activation", "relu").exit_code == 2
+    assert run("explore", "--no-browser", "-o", tmp_path / "page.html").exit_code == 2

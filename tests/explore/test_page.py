@@ -1,18 +1,15 @@
-"""The page in a real browser: sliders moved by keys, wide and narrow, light and dark, no message on the console."""
+"""The page in a real browser: controls moved by keys, wide and narrow, light and dark, no message on the console."""
 
 from __future__ import annotations
 
-import math
+import json
 import shutil
-from pathlib import Path
+import threading
 
 import pytest
-from typer.testing import CliRunner
 
-import notsodeep as nsd
-from helpers import printed, ulps
-from notsodeep.cli import app
-from notsodeep.explore import page
+from notsodeep.explore import Explorer, sections, stored_page
+from notsodeep.explore.controls import names, settings_from
 
 webdriver = pytest.importorskip("selenium.webdriver")
 from selenium.webdriver.chrome.service import Service  # noqa: E402
@@ -43,15 +40,28 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory) -> str:
+def address():
+    with Explorer() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.address
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> str:
     file = tmp_path_factory.mktemp("page") / "explorer.html"
-    file.write_text(page(), encoding="utf-8")
+    stops = {"activation": ("tanh", "elu"), "against": ("n", "ridge")}
+    file.write_text(stored_page(stops), encoding="utf-8")
     return file.as_uri()
 
 
+SETTLED = """
+const sections = [...document.querySelectorAll('main > section')];
+return sections.length > 0 && sections.every((e) => e.dataset.asked === 'answered')"""
+
+
 def settled(browser) -> None:
-    ready = "return [document.body, document.getElementById('panel-learning')].every((e) => e.dataset.ready === 'yes')"
-    WebDriverWait(browser, 60).until(lambda b: b.execute_script(ready))
+    WebDriverWait(browser, 90, 0.1).until(lambda b: b.execute_script(SETTLED))
 
 
 def visit(browser, address: str, width: int = 1280, scheme: str = "light") -> None:
@@ -67,58 +77,13 @@ def visit(browser, address: str, width: int = 1280, scheme: str = "light") -> No
     settled(browser)
 
 
-def text(browser, identifier: str) -> str:
-    return browser.find_element(By.ID, identifier).text
+def said(browser, section: str) -> str:
+    return browser.find_element(By.CSS_SELECTOR, f"#panel-{section} .message").text
 
 
 def press(browser, identifier: str, *keys: str) -> None:
     browser.find_element(By.ID, identifier).send_keys(*keys)
     settled(browser)
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_and_says_nothing_on_the_console(browser, address, width, scheme):
-    visit(browser, address, width, scheme)
-    wide, shown = browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
-    assert wide <= shown
-    assert len(browser.find_elements(By.CSS_SELECTOR, ".figure svg.chart")) >= 5
-    paper = browser.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
-    assert (sum(int(v) for v in paper[4:-1].split(",")) < 3 * 128) == (scheme == "dark")
-    assert "NaN" not in browser.find_element(By.TAG_NAME, "main").get_attribute("innerHTML")
-    assert browser.get_log("browser") == []
-
-
-def test_sliders_moved_by_keys_give_pythons_numbers(browser, address):
-    visit(browser, f"{address}#activation=silu")
-    before = text(browser, "say-spectrum")
-    press(browser, "fraction", Keys.ARROW_LEFT * 5)
-    press(browser, "classes", Keys.ARROW_RIGHT)
-    press(browser, "mean", Keys.HOME)
-    assert text(browser, "say-spectrum") != before
-    deq = nsd.DEQ("silu", sigma_a2=0.75 * nsd.DEQ("silu", sigma_a2=0.0).limit)
-    variances = [1 + 8 * a / 1000**0.5 for a in range(3)]
-    shares = [267 / 800, 267 / 800, 266 / 800]
-    tau0 = sum(w * v for w, v in zip(shares, variances, strict=True)) ** 0.5
-    cells = browser.find_elements(By.CSS_SELECTOR, "#numbers tbody tr td:nth-of-type(1)")
-    shown = [float(cell.text.split()[-1]) for cell in cells]
-    assert shown == pytest.approx(nsd.coefficients(deq, tau0).four, abs=printed(8))
-    assert "fraction=0.75" in browser.current_url
-    assert "classes=3" in browser.current_url
-    assert browser.get_log("browser") == []
-
-
-def test_the_lines_to_copy_run_in_python(browser, address):
-    visit(browser, f"{address}#activation=tanh&p=200&n=150")
-    lines = text(browser, "python")
-    scope: dict = {}
-    exec(lines, scope)
-    assert scope["twin"].depth == 1
-    assert scope["law"].n == 150
-    for line in text(browser, "shell").splitlines():
-        found = CliRunner().invoke(app, line.split()[1:])
-        assert found.exit_code == 0, found.output
-        assert "class Twin" in found.output
 
 
 OVERPRINTS = """
@@ -138,116 +103,125 @@ return shares.filter((share) => share < 0.9)
 """
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("state", ["", "#activation=tanh&kernel=ntk&readout=pre-activation&n=40&p=100"])
-def test_no_word_is_printed_on_another_and_no_cell_is_empty(browser, address, width, state):
-    visit(browser, address + state, width)
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+@pytest.mark.parametrize("state", ["", "#activation=sigmoid&kernel=ntk&readout=pre-activation&n=50&against=times"])
+def test_it_fits_and_no_word_is_printed_on_another(browser, address, width, scheme, state):
+    visit(browser, address + state, width, scheme)
+    wide, shown = browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= shown
+    assert len(browser.find_elements(By.CSS_SELECTOR, "svg.chart")) == 6
+    paper = browser.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
+    assert (sum(int(v) for v in paper[4:-1].split(",")) < 3 * 128) == (scheme == "dark")
+    assert "NaN" not in browser.find_element(By.TAG_NAME, "main").get_attribute("innerHTML")
     assert browser.execute_script(OVERPRINTS) == []
     assert browser.execute_script(HOLES) == []
+    assert browser.get_log("browser") == []
 
 
-def test_the_units_of_relu_are_drawn_and_follow_the_slider(browser, address):
-    visit(browser, address)
-    for kinds in (3, 4):
-        press(browser, "kinds", Keys.ARROW_RIGHT)
-        assert len(browser.find_elements(By.CSS_SELECTOR, "#fig-units .legend li")) == kinds
-    assert "(4 kinds) of |x||y| k(1)" in text(browser, "say-onelayer")
-    before = text(browser, "say-difference")
+def test_controls_moved_by_keys_ask_python(browser, address):
+    visit(browser, f"{address}#activation=tanh")
+    listed = [option.get_attribute("value") for option in Select(browser.find_element(By.ID, "activation")).options]
+    assert listed == list(names())  # nothing but what Python lists
+    before = {name: said(browser, name) for name in ("kernel", "spectrum", "learning", "width")}
+    press(browser, "feedback", Keys.ARROW_LEFT * 5)
+    assert browser.find_element(By.ID, "feedback-value").text == "0.55"
+    assert all(said(browser, name) != text for name, text in before.items())
+    assert "sigma_a2=0.1375" in browser.find_element(By.ID, "python").text
+    before = said(browser, "kernel"), said(browser, "learning")
+    press(browser, "mean", Keys.HOME)
+    assert said(browser, "kernel") == before[0]  # it does not need the mixture
+    assert said(browser, "learning") != before[1]
+    assert "feedback=0.55" in browser.current_url
+    assert "mean=0.0" in browser.current_url
     Select(browser.find_element(By.ID, "readout")).select_by_value("pre-activation")
     settled(browser)
-    assert text(browser, "say-difference") != before
-    assert 'readout="pre-activation"' in text(browser, "python")
-    Select(browser.find_element(By.ID, "activation")).select_by_value("elu")
-    settled(browser)
-    assert not browser.find_element(By.ID, "kinds").is_displayed()
+    assert said(browser, "kernel") != before[0]
+    press(browser, "reset", Keys.ENTER)
+    assert browser.current_url.endswith("#")
+    assert Select(browser.find_element(By.ID, "activation")).first_selected_option.get_attribute("value") == "relu"
     assert browser.get_log("browser") == []
 
 
-def test_a_plain_layer_that_does_as_well_is_explained(browser, address):
-    visit(browser, address)
-    assert "of the norms beside the inner products" in text(browser, "say-learning")
+def test_slow_answers_show_that_they_are_coming_and_the_last_setting_wins(browser, address, monkeypatch):
     visit(browser, f"{address}#activation=tanh")
-    assert "nothing that a plain layer does not" in text(browser, "say-learning")
+    gate, started = threading.Event(), threading.Event()
+    quick = sections.width_section
+
+    def slow(settings):
+        started.set()
+        gate.wait(30)
+        return quick(settings)
+
+    held = [
+        sections.Section(s.name, s.title, s.needs, slow if s.name == "width" else s.build, s.slow, s.wide)
+        for s in sections.SECTIONS
+    ]
+    monkeypatch.setattr("notsodeep.explore.server.SECTIONS", held)
+    panel = browser.find_element(By.ID, "panel-width")
+    Select(browser.find_element(By.ID, "kernel")).select_by_value("ntk")
+    assert started.wait(20)
+    WebDriverWait(browser, 20, 0.1).until(lambda _: panel.get_attribute("aria-busy") == "true")
+    WebDriverWait(browser, 20, 0.1).until(lambda _: "computing" in panel.find_element(By.CLASS_NAME, "coming").text)
+    Select(browser.find_element(By.ID, "kernel")).select_by_value("ck")  # changed while an answer is under way
+    gate.set()
+    settled(browser)
+    needs = next(s.needs for s in sections.SECTIONS if s.name == "width")
+    assert said(browser, "width") == quick(settings_from({"activation": "tanh"}, needs))["message"]
+    assert panel.find_element(By.CLASS_NAME, "coming").text == ""
 
 
-def test_settings_that_take_too_long_are_refused_in_words(browser, address):
-    visit(
-        browser, f"{address}#activation=formula&formula=gelu(x)%2Bsin(9*x)%2F9&fraction=0.99&scale=3&norm=4&kernel=ntk"
-    )
-    assert "take a page too long" in text(browser, "say-difference")
-    assert "class means" in text(browser, "numbers")  # what costs little is there
-    assert browser.get_log("browser") == []
+def test_failures_are_shown_in_words(browser, address, monkeypatch):
+    def fail(settings):
+        raise ValueError("<b>this setting has no numbers</b>")
 
-
-def test_the_lines_of_a_formula_run_in_python(browser, address):
-    visit(browser, f"{address}#activation=formula&formula=max(x%2C%200)%2Bpi*x%2F10&p=200&n=150")
-    scope: dict = {}
-    exec(text(browser, "python"), scope)
-    assert scope["deq"].activation(2.0) == pytest.approx(2.0 + 0.2 * math.pi, abs=ulps())
+    broken = [sections.Section(s.name, s.title, s.needs, fail, s.slow, s.wide) for s in sections.SECTIONS]
+    monkeypatch.setattr("notsodeep.explore.server.SECTIONS", broken)
+    visit(browser, address)
+    assert said(browser, "spectrum") == "<b>this setting has no numbers</b>"  # as text
+    assert browser.execute_script(HOLES) == []
+    browser.get_log("browser")  # Chromium reports answers that are no success
 
 
 def test_every_control_is_reached_by_the_keyboard_and_has_a_name(browser, address):
-    visit(browser, address)
+    visit(browser, f"{address}#activation=tanh")
     missing = browser.execute_script(
         "return [...document.querySelectorAll('input, select, button, [tabindex]')]"
-        ".filter((e) => !e.closest('[hidden]'))"
         ".filter((e) => !(e.labels?.length || e.textContent.trim() || e.getAttribute('aria-label')))"
         ".map((e) => e.outerHTML)"
     )
     assert missing == []
     browser.execute_script("document.activeElement.blur()")
     seen = set()
-    for _ in range(60):
+    for _ in range(26):
         webdriver.ActionChains(browser).send_keys(Keys.TAB).perform()
-        seen.add(browser.execute_script("return document.activeElement.id"))
-    assert {"activation", "fraction", "kernel", "scale", "n", "ridge", "norm", "draw", "file", "copy-python"} <= seen
+        seen.add(browser.execute_script("return document.activeElement.id || document.activeElement.className.baseVal"))
+    assert {"activation", "feedback", "kernel", "scale", "n", "ridge", "ratio", "reset", "chart", "copy"} <= seen
+    browser.execute_script("document.querySelector('svg.chart').focus()")
+    webdriver.ActionChains(browser).send_keys(Keys.ARROW_RIGHT).perform()
+    values = [item.text for item in browser.find_elements(By.CSS_SELECTOR, "#panel-kernel .figure:first-child output")]
+    assert len(values) == 4
+    assert all(values)  # the reading at the cursor
 
 
-def test_a_formula_is_taken_and_a_wrong_one_is_explained(browser, address):
-    visit(browser, address)
-    Select(browser.find_element(By.ID, "activation")).select_by_value("formula")
+def test_a_wrong_address_falls_back(browser, address):
+    visit(browser, f"{address}#activation=<img src=x>&feedback=7&nothing=1&kernel=ck")
+    assert Select(browser.find_element(By.ID, "activation")).first_selected_option.get_attribute("value") == "relu"
+    assert browser.get_log("browser") == []
+
+
+def test_the_stored_page_needs_no_server(browser, stored):
+    visit(browser, f"{stored}#activation=tanh", 400)
+    assert "One hidden layer" in said(browser, "kernel")
+    before = said(browser, "learning")
+    Select(browser.find_element(By.ID, "against")).select_by_value("ridge")
     settled(browser)
-    field = browser.find_element(By.ID, "formula")
-    field.clear()
-    field.send_keys("tanh(x) + x/10")
+    assert said(browser, "learning") != before
+    assert not browser.find_elements(By.ID, "feedback")  # one stop: nothing to move
+    assert "Feedback" in browser.find_element(By.ID, "origin").text
+    Select(browser.find_element(By.ID, "activation")).select_by_value("elu")
     settled(browser)
-    assert "1.1" in text(browser, "formula-help")
-    field.send_keys(" + alert(1)")
-    WebDriverWait(browser, 10).until(lambda b: "alert" in text(b, "formula-help"))
+    assert "takes about a minute" in said(browser, "kernel")
+    assert "law predicts" in said(browser, "spectrum")
+    assert browser.execute_script(OVERPRINTS) == []
+    assert json.loads(browser.execute_script("return JSON.stringify(performance.getEntriesByType('resource'))")) == []
     assert browser.get_log("browser") == []
-
-
-def test_learning_against_ridge_and_time(browser, address):
-    visit(browser, address)
-    for choice, word in (("ridge", "best ridge"), ("time", "best time")):
-        browser.find_element(By.CSS_SELECTOR, f"input[name=against][value={choice}]").click()
-        WebDriverWait(browser, 60).until(lambda b, word=word: word in text(b, "say-learning"))
-    assert browser.get_log("browser") == []
-
-
-def test_random_networks_are_drawn(browser, address):
-    visit(browser, address)
-    browser.find_element(By.ID, "draw").click()
-    WebDriverWait(browser, 90).until(lambda b: "seed 1" in text(b, "say-width"))
-    WebDriverWait(browser, 30).until(lambda b: b.find_elements(By.CSS_SELECTOR, "#fig-iteration svg"))
-    assert browser.get_log("browser") == []
-
-
-def test_a_file_of_ones_own(browser, address, tmp_path: Path):
-    visit(browser, f"{address}#activation=tanh")
-    good, bad = tmp_path / "points.csv", tmp_path / "bad.csv"
-    good.write_text("a,b,c,label\n" + "\n".join(f"{i % 5},{(i * i) % 7},{i % 3},{'xy'[i % 2]}" for i in range(30)))
-    bad.write_text("1,2\n3\n")
-    browser.find_element(By.ID, "file").send_keys(str(good))
-    WebDriverWait(browser, 60).until(lambda b: "Suggested twin" in text(b, "data-report"))
-    assert "30 points of 3 numbers, 2 classes" in text(browser, "data-report")
-    browser.find_element(By.ID, "file").send_keys(str(bad))
-    WebDriverWait(browser, 10).until(lambda b: "cannot be used" in text(b, "data-report"))
-    assert browser.get_log("browser") == []
-
-
-def test_nothing_is_fetched():
-    whole = page()
-    assert "http://" not in whole.replace("http://www.w3.org/2000/svg", "")
-    assert "https://" not in whole
-    assert "default-src 'none'" in whole

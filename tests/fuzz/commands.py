@@ -16,7 +16,7 @@ from fuzz.damage import damaged, desk
 from notsodeep.cli import app
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-WEIGHTS = {"match": 6, "kernel": 5, "spectrum": 3, "learn": 3, "explore": 1}  # the demo is tested elsewhere
+WEIGHTS = {"match": 6, "kernel": 5, "spectrum": 3, "learn": 3}  # the demo and the explorer are tested elsewhere
 NUMBERS = ["0.2", "0.1", "1", "0", "-1", "1e-300", "1e300", "nan", "inf", "-inf", "x", "", "0.05", "2", "1e400", "0x10"]
 COUNTS = ["2", "16", "40", "0", "-3", "1", "99999999999999999999", "x", "3.5", "", "1e3", "64"]
 PHI = ["relu", "tanh", "erf", "gelu", "sin", "linear", "hard_tanh", "leaky_relu:slope=0.3", "cos", "sigmoid", "silu"]

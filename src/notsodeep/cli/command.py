@@ -7,12 +7,14 @@ interrupted.
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer import Option
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from ..errors import DataError, InvalidInputError, NotSoDeepError
@@ -30,8 +32,28 @@ def complain(text: str, colour: str = "red") -> None:
     typer.secho(f"notsodeep: {' '.join(text.split())}", err=True, fg=colour)
 
 
+def _without_type(parameters: list[Any]) -> list[Any]:
+    """Take the word for the type away from flags, which take no value."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class _Command(TyperCommand):
+    """A command whose help shows flags without a type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments."""
+        return _without_type(super().get_params(ctx))
+
+
 class Group(TyperGroup):
     """Show failures that a user can cause as one paragraph with an exit code; ``--debug`` shows the trace."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options."""
+        return _without_type(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -76,6 +98,12 @@ app = typer.Typer(
 )
 
 
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Register a command; the examples in its docstring keep their lines, which a backspace asks of the parser."""
+    text = inspect.getdoc(function) or ""
+    return app.command(cls=_Command, help=text.replace("\nExamples\n--------", "\n\b\nExamples:"))(function)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"notsodeep {__version__}")
@@ -85,8 +113,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def notsodeep(
     version: Annotated[
-        bool, Option("--version", "-V", callback=_version, is_eager=True, metavar="", help="Print the version.")
+        bool, Option("--version", "-V", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, Option("--debug", metavar="", help="Show the whole trace of a failure.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Show the whole trace of a failure.")] = False,
 ) -> None:
     """Deep equilibrium models, and the shallow explicit networks with the same kernels."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-import webbrowser
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,8 +13,9 @@ import notsodeep as nsd
 
 from .._files import write_text
 from .._words import Parametrisation
+from ..errors import InvalidInputError
 from . import inputs
-from .command import app, as_json
+from .command import as_json, command
 
 Route = Literal["one-layer", "papers", "sphere"]
 Family = Literal["hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
@@ -27,7 +26,7 @@ _OPTIONS = {
 }
 
 
-@app.command()
+@command
 def match(
     activation: inputs.Phi,
     sigma_a2: inputs.SigmaA2 = None,
@@ -46,15 +45,15 @@ def match(
         Parametrisation, Option("--parametrisation", help="Of the source; standard: trains at Adam's usual 1e-3.")
     ] = "ntk",
     device: inputs.Device = None,
-    code: Annotated[bool, Option("--code", metavar="", help="Print only the PyTorch source of the twin.")] = False,
+    code: Annotated[bool, Option("--code", help="Print only the PyTorch source of the twin.")] = False,
     json: inputs.Json = False,
     save: Annotated[Path | None, Option("--save", help="Write the twin to a JSON file.")] = None,
     force: inputs.Force = False,
 ) -> None:
-    r"""Design the shallow explicit network that has a DEQ's kernel, with its certificate and its PyTorch source.
+    """Design the shallow explicit network that has a DEQ's kernel, with its certificate and its PyTorch source.
 
-    \b
-    Examples:
+    Examples
+    --------
       notsodeep match relu
       notsodeep match tanh --sigma-a2 0.1 --kernel ntk --norms 0.8 1.2 --save twin.json
       notsodeep match relu --data X.npy --standardise
@@ -94,36 +93,52 @@ def match(
         typer.echo(f"\n# PyTorch source of the twin\n\n{source.rstrip()}")
 
 
-@app.command()
+@command
 def explore(
-    output: Annotated[Path | None, Option("--output", "-o", help="Write the page there instead of opening it.")] = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="Write the page with stored numbers there, and serve nothing.")
+    ] = None,
+    activations: Annotated[
+        list[str] | None,
+        Option("--activation", metavar="NAME", help="With --output: store this one; may be repeated."),
+    ] = None,
+    no_browser: Annotated[bool, Option("--no-browser", help="Print the address and open nothing.")] = False,
     force: inputs.Force = False,
 ) -> None:
-    r"""Open the explorer: one page in your browser, no server, nothing fetched, nothing sent.
+    """Open the explorer in your browser: Python computes on this machine, and the page shows it; Ctrl-C ends it.
 
-    \b
-    Examples:
+    Examples
+    --------
       notsodeep explore
-      notsodeep explore -o explorer.html
+      notsodeep explore --no-browser
+      notsodeep explore -o explorer.html --activation relu --activation tanh
     """
-    from ..explore import page
+    from ..explore import serve, stored_page
+    from ..explore.controls import STORED, names
 
     inputs.check_target(output, force)
-    file = output or Path(tempfile.mkdtemp(prefix="notsodeep-")) / "explorer.html"
-    write_text(file, page())
-    opened = output is None and webbrowser.open(file.as_uri())
-    typer.echo(f"opened {file}" if opened else f"wrote {file}; open it in a browser")
+    if output is None:
+        inputs.refuse("belongs to --output", activation=activations, force=force)
+        serve(typer.echo, open_browser=not no_browser)
+        return
+    inputs.refuse("nothing is opened with --output", no_browser=no_browser)
+    for name in activations or ():
+        if name not in names():
+            raise InvalidInputError(f"--activation {name!r:.60} is none of {', '.join(names())}.")
+    stops = {**STORED, "activation": tuple(dict.fromkeys(activations or names()))}
+    write_text(output, stored_page(stops))
+    typer.echo(f"wrote {output}; open it in a browser")
 
 
-@app.command()
+@command
 def demo(
     folder: Annotated[Path, Option("--output", "-o", help="Where demo.png goes.")] = Path("demo"),
-    quick: Annotated[bool, Option("--quick", metavar="", help="Small sizes: a few seconds.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Small sizes: a few seconds.")] = False,
 ) -> None:
-    r"""Show two DEQs and their one-layer twins in one table and one figure.
+    """Show two DEQs and their one-layer twins in one table and one figure.
 
-    \b
-    Examples:
+    Examples
+    --------
       notsodeep demo
       notsodeep demo --quick --output out
     """

@@ -43,10 +43,10 @@ _FORMATS = ".npy, .npz (array X) or .csv (needs notsodeep\\[csv])."
 Points = Annotated[Path, Argument(metavar="X", help=f"Points as rows: {_FORMATS}")]
 Data = Annotated[Path | None, Option("--data", "-d", help=f"Points as rows: {_FORMATS}")]
 Labels = Annotated[Path | None, Option("--labels", "-y", help="One class per row: .npy, .npz (array y) or .csv.")]
-Standardise = Annotated[bool, Option("--standardise", "--standardize", metavar="", help="Centre and scale the data.")]
+Standardise = Annotated[bool, Option("--standardise", "--standardize", help="Centre and scale the data.")]
 Device = Annotated[str | None, Option("--device", help="Where kernels are computed: cpu, cuda, cuda:1; default cpu.")]
-Json = Annotated[bool, Option("--json", metavar="", help="Print JSON instead of text.")]
-Force = Annotated[bool, Option("--force", "-f", metavar="", help="Replace an existing file.")]
+Json = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
+Force = Annotated[bool, Option("--force", "-f", help="Replace an existing file.")]
 
 
 # ---- networks --------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from .._files import write_matrix
 from .._words import Kernel
 from ..errors import InvalidInputError
 from . import inputs
-from .command import app, as_json, complain
+from .command import as_json, command, complain
 
 _EXACT = 4000  # points up to which a law is compared with the exact kernel: its eigenvalues take ten seconds
 _LARGEST = 20_000  # points and dimensions of a mixture: its rows take 3 GB then
@@ -23,7 +23,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 Plot = Annotated[Path | None, Option("--plot", help="Draw it into a .png, .svg or .pdf file.")]
 
 
-@app.command()
+@command
 def kernel(
     points: inputs.Points,
     activation: inputs.MaybePhi = None,
@@ -37,12 +37,12 @@ def kernel(
     device: inputs.Device = None,
     force: inputs.Force = False,
 ) -> None:
-    r"""Write an exact kernel matrix into a .npy file, which is filled block by block on the disk.
+    """Write an exact kernel matrix into a .npy file, which is filled block by block on the disk.
 
     The file appears under its name only when it is complete.
 
-    \b
-    Examples:
+    Examples
+    --------
       notsodeep kernel X.npy relu -o K.npy --kernel ntk
       notsodeep kernel X.npy --twin twin.json -o K.npy
       notsodeep kernel test.npy relu --against train.npy --standardise -o K.npy
@@ -71,7 +71,7 @@ def kernel(
     write_matrix(output, shape, X.dtype, fill)
 
 
-@app.command()
+@command
 def spectrum(
     activation: inputs.Phi,
     sigma_a2: inputs.SigmaA2 = None,
@@ -86,10 +86,10 @@ def spectrum(
     json: inputs.Json = False,
     force: inputs.Force = False,
 ) -> None:
-    r"""Predict the spectrum of a kernel without sampling: the bulk, its density, the isolated eigenvalues.
+    """Predict the spectrum of a kernel without sampling: the bulk, its density, the isolated eigenvalues.
 
-    \b
-    Examples:
+    Examples
+    --------
       notsodeep spectrum relu -p 1000 -n 800
       notsodeep spectrum tanh --kernel ntk --data X.npy --labels y.npy --standardise --plot spectrum.png
       notsodeep spectrum silu -p 500 --json
@@ -135,7 +135,7 @@ def _source(data: Path | None, labels: Path | None, p: int | None, n: int | None
     return mixture, mixture.sample(n, seed=0)[0]
 
 
-@app.command()
+@command
 def learn(
     activation: inputs.Phi,
     sigma_a2: inputs.SigmaA2 = None,
@@ -154,10 +154,10 @@ def learn(
     json: inputs.Json = False,
     force: inputs.Force = False,
 ) -> None:
-    r"""Predict how well a network learns a mixture, without sampling; or estimate it from data by leave-one-out.
+    """Predict how well a network learns a mixture, without sampling; or estimate it from data by leave-one-out.
 
-    \b
-    Examples:
+    Examples
+    --------
       notsodeep learn relu -p 1000 -n 200:5000 --means 2 --kernel ntk
       notsodeep learn relu --data X.npy --labels y.npy --standardise --ridge 0.01 --plot curve.png
     """
