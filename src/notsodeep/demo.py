@@ -152,7 +152,7 @@ def _decide(kernel: np.ndarray, cross: np.ndarray, data: DemoData) -> np.ndarray
 def _network(network: Any, data: DemoData, width: int, seed: int) -> Any:
     """Return random features with a readout by ridge regression."""
     X, y = data.train
-    build: Callable[..., Any] = nsd.nn.DEQ if isinstance(network, nsd.DEQ) else nsd.nn.ENN
+    build: Callable[..., Any] = nsd.nn.DEQ if network.implicit else nsd.nn.ENN
     model = build(network, X.shape[1], width, int(y.max()) + 1, seed=seed)
     nsd.nn.fit_readout(model, (X, y), ridge=0.3 / len(X))  # larger than a kernel's, as random features are noisy
     return model

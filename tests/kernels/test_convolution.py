@@ -203,7 +203,7 @@ def test_explicit_specifications_are_values_and_machines_take_them():
     np.testing.assert_allclose(np.diag(K(X)), K.diag(X), rtol=tolerance())
     with pytest.raises(InvalidInputError, match="one per layer"):
         nsd.ConvENN(["relu", "erf"], (1.0, 1.0, 1.0), 1.0, image=(1, 8, 8))
-    with pytest.raises(InvalidInputError, match="convolutional network has one rate"):
+    with pytest.raises(InvalidInputError, match="has one rate for all weights"):
         nsd.ntk(enn, X, learning_rates=(1.0, 1.0, 1.0))
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from .._arrays import isolated_settings
 from ..activations import Activation
 from ..gaussian import hermite_coefficients
-from ..networks import Kernel, Network, check_kernel, rates_of
+from ..networks import Kernel, Network, check_kernel
 from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps, equation, kernels_in
 from ._limits import LIMITS
 from .pointwise import diagonal, equilibrium, equilibrium_variance, mean_square, pairwise
@@ -164,7 +164,7 @@ def kernel_derivatives(
     if not network.elementwise:
         return _by_interpolation(network, kernel, sx, sy, dot, learning_rates)
     columns = [np.ravel(v).astype(float) for v in (sx, sy, dot)]
-    expression = network.detached().expression(rates_of(network, learning_rates))
+    expression = network.detached().expression(network.rates(learning_rates))
     count = max(1, len(columns[0]) * LIMITS.hermite_terms // LIMITS.held_numbers)
     parts = zip(*(np.array_split(column, count) for column in columns), strict=True)
     pieces = [_around(expression, kernel, x, y, d).c for x, y, d in parts]

@@ -29,7 +29,7 @@ from torch import Tensor
 from .._equilibrium import SolverOptions, solve_equilibrium
 from .._progress import track
 from ..errors import ConvergenceError, warn
-from ..networks import ConvDEQ, Convolutional, Kernel, is_tangent
+from ..networks import Convolutional, Kernel, is_tangent
 from ._limits import LIMITS
 from .fields import Both, EntryMaps, FieldMaps, field_maps
 
@@ -126,7 +126,7 @@ class Images:
         pixels = torch.cat(rows).reshape(sum(map(len, rows)), network.image[0], -1).permute(2, 0, 1).contiguous()
         window = Window(network, network.image[1:])
         inner = window(pixels.double().square().sum(-1))
-        found = _equilibrium_layers(window, inner) if isinstance(network, ConvDEQ) else _layers(window, inner)
+        found = _equilibrium_layers(window, inner) if network.implicit else _layers(window, inner)
         images = Images(network, pixels, tuple(ImageLayer(maps, q.to(pixels)) for maps, q in found), window)
         starts = [0, *itertools.accumulate(map(len, rows))]
         return [images[slice(*ends)] for ends in itertools.pairwise(starts)]
@@ -266,8 +266,8 @@ Fields = tuple[Tensor, Tensor, Tensor]
 
 def _fields(window: Window, maps: Sequence[Callable[[Tensor], Both]], inner: Tensor, sizes: Tensor) -> list[Fields]:
     """The fields of each layer; ``inner``: that of the input, ``sizes``: of each pair, bound the norm of Lambda."""
-    network = window.network
-    if isinstance(network, ConvDEQ):
+    network: Any = window.network
+    if network.implicit:
         return [_covariance(window, maps[0], network.dense.drive(inner), sizes)]
     layers, value = [], torch.zeros_like(inner)
     for both, (a, b, c) in zip(maps, network.variances, strict=True):
@@ -281,14 +281,14 @@ def _kernels(
     window: Window, inner: Tensor, layers: Sequence[Fields], weight: float, kernels: Sequence[Kernel]
 ) -> dict[Kernel, Tensor]:
     """The kernels from the fields of each layer, times the weight of a shift; ``inner``: that of the input."""
-    network = window.network
+    network: Any = window.network
     share = weight * network.gain / network.positions
     ck = share * layers[-1][1].sum(0)
     found: dict[Kernel, Tensor] = {"ck": ck, "ntk": ck, "ntk_frozen": ck}
     if any(is_tangent(kernel) for kernel in kernels):
         above = torch.full_like(inner, share)
         for (a, b, c), (covariance, _, slope) in zip(reversed(network.variances), reversed(layers), strict=True):
-            if isinstance(network, ConvDEQ):
+            if network.implicit:
                 above = _linear(window, a * slope, above, _tolerance(slope))
             effect = slope * above
             found["ntk"] = found["ntk"] + (effect * covariance).sum(0)
@@ -381,7 +381,7 @@ def _fill_fused(left: Images, right: Images, target: Mapping[Kernel, Tensor], sy
     side = 1 << max(4, (max(network.image[1:]) - 1).bit_length())
     matrices = (left.pixels[0], *target.values())
     single = all(t.is_cuda and t.dtype == torch.float32 and t.stride(1) == 1 for t in matrices)
-    if slopes is None or not single or side > 64 or not isinstance(network, ConvDEQ):
+    if slopes is None or not single or side > 64 or not network.implicit:
         return False
     device = importlib.import_module(f"{__package__}.device")
     program = device.program("triton_field", "field_kernel")

@@ -20,7 +20,7 @@ from .._equilibrium import SolverOptions, solve_equilibrium
 from .._maps import Averages, Convolution, Product
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from ..networks import DEQ, ENN, ConvDEQ, Kernel, Network, check_kernel, rates_of
+from ..networks import DEQ, ConvDEQ, Kernel, Network, check_kernel
 
 
 @isolated_settings
@@ -67,7 +67,7 @@ def finite_ck(
     array([[0.5, 0.2],
            [0.2, 0.5]])
     """
-    check_kernel(_dense(network), "ck")
+    check_kernel(network.dense, "ck")
     return _average(_Drawn.features_gram, network, X, Y, width, draws, seed, check)
 
 
@@ -107,17 +107,12 @@ def finite_ntk(
     array([[2., 0.],
            [0., 2.]])
     """
-    dense = _dense(network)
-    check_kernel(dense, kernel)
+    check_kernel(network.dense, kernel)
     if kernel == "ck":
         raise InvalidInputError("kernel must be 'ntk' (all weights) or 'ntk_frozen', got 'ck'; use finite_ck")
-    rates = rates_of(dense, learning_rates) or (1.0, 1.0, 1.0)
+    rates = network.rates(learning_rates) or (1.0, 1.0, 1.0)
     rates = rates if kernel == "ntk" else (0.0, *rates[1:])
     return _average(lambda net: net.gradients_gram(rates), network, X, Y, width, draws, seed, check)
-
-
-def _dense(network: Any) -> Any:
-    return network.dense if isinstance(network, ConvDEQ) else network
 
 
 @torch.no_grad()
@@ -134,13 +129,14 @@ def _average(
     """The mean of a Gram matrix over random networks, between the rows of X and those of Y."""
     x = as_rows(network.flattened(X), "X", least=0)
     rows = x if Y is None else torch.cat([x, same_columns(x, as_rows(network.flattened(Y), "Y", least=0))])
-    if isinstance(network, DEQ | ConvDEQ) and check:
-        _dense(network).check_contraction()
-    if isinstance(network, ConvDEQ):
-        network.check_rows(rows)
+    if check:
+        network.check_contraction()
+    if network.image is not None and not network.implicit:
+        raise InvalidInputError(f"kernels of finite width are offered for a DEQ, an ENN or a ConvDEQ, got {network!r}")
+    network.check_rows(rows)
     widths = _widths(network, width, rows.shape[1])
     generator = torch.Generator(device=rows.device).manual_seed(whole_seed(seed))
-    kind = _ExplicitNetwork if isinstance(network, ENN) else _ImplicitNetwork
+    kind = _ImplicitNetwork if network.implicit else _ExplicitNetwork
     nets = (kind(network, rows, generator, widths) for _ in range(whole("draws", draws)))
     mean = sum(track(map(gram, nets), draws, "finite width", None), rows.new_zeros(())) / draws
     if not bool(torch.isfinite(mean).all()):
@@ -157,7 +153,7 @@ def _widths(network: Network | ConvDEQ, width: Any, features: int) -> tuple[int,
     if len(widths) != depth:
         raise InvalidInputError(f"width needs one number, or one for each of {depth} hidden layers, got {width!r}")
     widths = tuple(whole("width", m) for m in widths)
-    sides = (features, *widths, *(() if isinstance(network, ENN) else widths))
+    sides = (features, *widths, *(widths if network.implicit else ()))
     most = 1 << 37  # weights of one network: a terabyte in double precision
     if sum(a * b for a, b in itertools.pairwise(sides)) > most:
         raise InvalidInputError(f"a network of width {width!r} has more than {most:.0e} weights")
@@ -197,13 +193,13 @@ class _ImplicitNetwork(_Drawn):
     def __init__(self, network: Any, rows: Tensor, generator: torch.Generator, widths: Sequence[int]) -> None:
         super().__init__(rows, generator)
         width = widths[0]
-        self.deq: DEQ = _dense(network)
+        self.deq: DEQ = network.dense
         self.sigma_a, self.sigma_b, self.sigma_c = (math.sqrt(v) for v in self.deq.variances)
         taps: tuple[int, ...] = ()
         self.root, self.size, self.positions = math.sqrt(width), 1, 1
         self.layer, averages = Product(self.sigma_a), Averages((1, 1), 1)
         self.inner = [self.normal(width, width) for _ in self.deq.activations[1:]]
-        if isinstance(network, ConvDEQ):
+        if network.image is not None:
             self.size, self.positions, taps = network.filter, network.positions, (network.filter,) * 2
             self.layer, averages = Convolution(self.sigma_a / self.size, network.image[1:]), network.averages
         self.A, self.B = self.normal(width, width, *taps), self.normal(width, rows.shape[1] // self.positions, *taps)

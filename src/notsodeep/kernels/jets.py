@@ -21,7 +21,7 @@ from .._caches import cached
 from ..activations import Activation, Affine
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import coefficients_at, portions
-from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, check_unbiased, rates_of
+from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, check_unbiased
 from ..networks.nodes import Cell, Domain, FixedPoint, KernelState, LayerMaps, explicit, kernels_in
 from .power import Products, Series
 
@@ -331,6 +331,6 @@ def network_jets(
     network: Network, tau0: float, kernels: Sequence[Kernel], rates: Sequence[float] | None = None
 ) -> dict[Kernel, KernelJet]:
     """The kernels of a network centred at the scale tau0 of its inputs, around the typical pair, in units of tau0."""
-    names, expression = check_kernels(network, kernels), network.detached().expression(rates_of(network, rates))
+    names, expression = check_kernels(network, kernels), network.detached().expression(network.rates(rates))
     with np.errstate(over="ignore", invalid="ignore"):  # the scale behind each layer is checked
         return kernels_in(JetDomain(), expression, tau0, tau0 * tau0 * _inputs((), float), names)

@@ -151,16 +151,14 @@ def kernels_of(
     >>> {name: round(float(matrix[0, 0]), 6) for name, matrix in found.items()}
     {'ck': 1.0, 'ntk': 2.25}
     """
-    if isinstance(network, Convolutional) and learning_rates is not None:
-        raise InvalidInputError("learning_rates belong to an ENN; a convolutional network has one rate for all weights")
+    rates = network.rates(learning_rates)
     X, Y = network.flattened(X), network.flattened(Y)
-    dense = network.dense if isinstance(network, Convolutional) else network
-    given: Any = [X, Y, *(v if isinstance(v, Tensor) else None for v in dense.given_variances)]
+    given: Any = [X, Y, *(v if isinstance(v, Tensor) else None for v in network.given_variances)]
     tensors = [v for v in given if isinstance(v, Tensor)]
     if out is not None and torch.is_grad_enabled() and any(v.requires_grad for v in tensors):
         raise InvalidInputError("out= cannot be combined with gradients; detach the inputs")
     # transforms of torch do not look inside: all that computes is there
-    matrices = functools.partial(_matrices, network, (kernels, learning_rates, check), out, progress)
+    matrices = functools.partial(_matrices, network, (kernels, rates, check), out, progress)
     if out is None and tensors:
         inputs = [v if v is None or isinstance(v, Tensor) else as_rows(v, least=0) for v in given]
         result = differentiable(matrices, inputs)
@@ -175,11 +173,12 @@ def _matrices(
     network: Network | Convolutional, asked: Any, out: Any, progress: bool | None, X: Any, Y: Any, *variances: Any
 ) -> tuple[Tensor, ...]:
     """Return each kernel between the rows, with a graph where one of the rows or of the variances has one."""
-    spec = KernelSpec.of(network.dense if isinstance(network, Convolutional) else network, *asked)
+    names, rates, check = asked
+    spec = KernelSpec.of(network.dense, names, None if network.image else rates, check)
     x = as_rows(X, "X", least=0, tracked=True)
     y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0, tracked=True))
     needed = torch.is_grad_enabled() and any(v is not None and v.requires_grad for v in (x, y, *variances))
-    if isinstance(network, Convolutional):
+    if network.image is not None:
         if needed:
             raise InvalidInputError("convolutional kernels have no gradients in the images; detach them")
         network.check_rows(x)

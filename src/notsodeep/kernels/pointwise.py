@@ -20,7 +20,7 @@ from .._fixed_point import newton
 from ..activations import Activation
 from ..errors import ConvergenceError
 from ..gaussian import means, moments, normal_density
-from ..networks import DEQ, Kernel, Network, check_kernels, rates_of
+from ..networks import DEQ, Kernel, Network, check_kernels
 from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps, equation, kernels_in
 from ..networks.variances import SquareMap, Squares, pre_activation_variance
 from ._limits import LIMITS
@@ -295,7 +295,7 @@ class KernelSpec:
     @staticmethod
     def of(network: Network, kernels: Any, learning_rates: Sequence[float] | None, check: bool) -> KernelSpec:
         """Check the arguments, and that a DEQ has a unique equilibrium if ``check`` is true."""
-        spec = KernelSpec(network, check_kernels(network, kernels), rates_of(network, learning_rates))
+        spec = KernelSpec(network, check_kernels(network, kernels), network.rates(learning_rates))
         if check:
             network.check_contraction()
         return spec

@@ -13,12 +13,12 @@ from .specifications import (
     Convolutional,
     Dense,
     Network,
+    Specification,
     check_kernel,
     check_kernels,
     check_tau0,
     check_unbiased,
     network_from_dict,
-    rates_of,
 )
 
 __all__ = [
@@ -31,11 +31,11 @@ __all__ = [
     "Convolutional",
     "Dense",
     "Network",
+    "Specification",
     "check_kernel",
     "check_kernels",
     "check_tau0",
     "check_unbiased",
     "is_tangent",
     "network_from_dict",
-    "rates_of",
 ]

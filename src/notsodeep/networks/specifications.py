@@ -32,7 +32,7 @@ _VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 SCALES = (1e-30, 1e30)  # between these, fourth powers of tau0 and their inverses are numbers
 
 
-class Dense:
+class Specification:
     """What networks share: an expression, and what may be asked of it."""
 
     activations: tuple[Activation, ...]
@@ -105,6 +105,15 @@ class Dense:
         """Return inputs as rows; those of a dense network are."""
         return X
 
+    def check_rows(self, rows: Tensor) -> None:
+        """Refuse rows that the network cannot take; a dense one takes all."""
+
+    def rates(self, learning_rates: Sequence[float] | None) -> tuple[float, ...] | None:
+        """Return one multiplier per weight matrix where a network has them; ``None`` where all weights share one."""
+        if learning_rates is not None:
+            raise InvalidInputError(f"learning_rates belong to an ENN; {self.title} has one rate for all weights")
+        return None
+
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
         """Return the network that ``to_dict`` wrote."""
@@ -112,6 +121,17 @@ class Dense:
         if not isinstance(network, cls):
             raise SerialisationError(f"expected the description of a {cls.__name__}, got {network!r}")
         return network
+
+
+class Dense(Specification):
+    """A network of vectors, whose kernels depend on norms and an angle."""
+
+    image: ClassVar[None] = None
+
+    @property
+    def dense(self) -> Self:
+        """The network without positions: this one."""
+        return self
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -425,6 +445,18 @@ class ENN(Dense):
         """The number of hidden layers L."""
         return len(self.activations)
 
+    def rates(self, learning_rates: Sequence[float] | None) -> tuple[float, ...]:
+        """Return the multipliers of W_1 ... W_L and of the readout."""
+        if learning_rates is None:
+            return (1.0,) * (self.depth + 1)
+        rates = as_floats(learning_rates, "learning_rates")
+        if len(rates) != self.depth + 1 or min(rates) < 0:
+            raise InvalidInputError(
+                f"learning_rates needs {self.depth + 1} finite, non-negative numbers "
+                f"(W_1 ... W_{self.depth}, readout), got {learning_rates!r}"
+            )
+        return tuple(rates)
+
     def centred(self, tau0: float = 1.0) -> ENN:
         """Return the network with each layer centred at the scale tau_{l-1} of its inputs; the first is ``tau0``."""
         return ENN(_centred_layers(self.activations, check_tau0(tau0)))
@@ -434,7 +466,7 @@ class ENN(Dense):
         return {"network": "ENN", "activations": [a.to_dict() for a in self.activations]}
 
 
-class _OfImages:
+class _OfImages(Specification):
     """What convolutional networks share; ``dense`` is the network of the same layers without positions."""
 
     dense: DEQ | ENN
@@ -469,9 +501,18 @@ class _OfImages:
         return f", image={self.image}, filter={self.filter}" + (f", pool={self.pool!r}" if self.pool != 1 else "")
 
     @property
-    def activations(self) -> tuple[Activation, ...]:
+    def activations(self) -> tuple[Activation, ...]:  # type: ignore[override]
         """The activations of the layers."""
         return self.dense.activations
+
+    @property
+    def implicit(self) -> bool:  # type: ignore[override]
+        """Whether its features are a fixed point."""
+        return self.dense.implicit
+
+    def check_contraction(self) -> None:
+        """Raise :class:`ContractionError` unless a unique equilibrium is guaranteed."""
+        self.dense.check_contraction()
 
     @property
     def positions(self) -> int:
@@ -664,7 +705,7 @@ def check_unbiased(deq: DEQ, what: str) -> None:
 
 def check_kernel(network: Any, kernel: Any) -> None:
     """Refuse an unknown kernel, and the tangent kernels of a network that has no gradient."""
-    if not isinstance(network, DEQ | ENN):
+    if not isinstance(network, Dense):
         raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
     if not (isinstance(kernel, str) and kernel in KERNELS):
         raise InvalidInputError(f"kernel must be one of {KERNELS}, got {kernel!r}")
@@ -685,24 +726,6 @@ def check_kernels(network: Any, kernels: Any) -> tuple[Kernel, ...]:
     for kernel in kernels:
         check_kernel(network, kernel)
     return tuple(kernels)
-
-
-def rates_of(network: Network, learning_rates: Sequence[float] | None) -> Any:
-    """Return one multiplier per weight matrix of an explicit network, W_1 ... W_L, readout; ``None`` for a DEQ."""
-    if isinstance(network, DEQ):
-        if learning_rates is not None:
-            raise InvalidInputError("learning_rates belong to explicit networks; a DEQ has one rate for all weights")
-        return None
-    count = network.depth + 1
-    if learning_rates is None:
-        return (1.0,) * count
-    rates = as_floats(learning_rates, "learning_rates")
-    if len(rates) != count or min(rates) < 0:
-        raise InvalidInputError(
-            f"learning_rates needs {count} finite, non-negative numbers "
-            f"(W_1 ... W_{network.depth}, readout), got {learning_rates!r}"
-        )
-    return rates
 
 
 def network_from_dict(document: Mapping[str, Any] | str) -> Network | Convolutional:

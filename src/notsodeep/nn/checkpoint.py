@@ -25,7 +25,7 @@ from .._equilibrium import SolverOptions
 from .._files import parsed, write_with
 from .._words import Parametrisation
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, SerialisationError
-from ..networks import Kernel, network_from_dict, rates_of
+from ..networks import Kernel, network_from_dict
 from .convolution import ConvDEQ
 from .deq import DEQ
 from .enn import ENN
@@ -178,7 +178,7 @@ def _build(config: Mapping[str, Any], dtype: torch.dtype, device: Any) -> DEQ | 
         shared["parametrisation"] = config["parametrisation"]
     if config["model"] == "ENN":
         explicit = ENN(spec, *sizes, **shared)
-        explicit.learning_rates = rates_of(explicit.spec, config["learning_rates"])
+        explicit.learning_rates = explicit.spec.rates(config["learning_rates"])
         return explicit
     shared["solver"] = SolverOptions(**config["solver"])
     model = DEQ(spec, *sizes, **shared) if config["model"] == "DEQ" else ConvDEQ(spec, *sizes[1:], **shared)

@@ -21,7 +21,6 @@ from ..activations.norm_units import NormUnits, outside, row_norms
 from ..errors import InvalidInputError, MissingExtraError, warn
 from ..matching import Twin
 from ..networks import ENN as Specification
-from ..networks import rates_of
 from .model import LIMITS, Factory, Gaussian, Model, check_input
 
 
@@ -80,7 +79,7 @@ class ENN(Model):
         super().__init__()
         twin = network if isinstance(network, Twin) else None
         self.spec = network.network if isinstance(network, Twin) else network
-        self.learning_rates: Sequence[float] = rates_of(self.spec, None if twin is None else twin.learning_rates)
+        self.learning_rates: Sequence[float] = self.spec.rates(None if twin is None else twin.learning_rates)
         self.in_features = whole("in_features", in_features)
         self.out_features = whole("out_features", out_features)
         self.width = whole("width", width)
@@ -115,7 +114,7 @@ class ENN(Model):
 
     def _rates(self) -> Mapping[str, float]:
         names = [name for name, _ in self.hidden_weights()] + ["readout"]
-        return dict(zip(names, rates_of(self.spec, self.learning_rates), strict=True))
+        return dict(zip(names, self.spec.rates(self.learning_rates), strict=True))
 
     def config(self) -> dict[str, Any]:
         return {"model": "ENN", **super().config(), "learning_rates": list(self.learning_rates)}
