@@ -15,7 +15,7 @@ import notsodeep as nsd
 
 deq = nsd.DEQ("tanh", sigma_a2=0.2)
 twin = nsd.match_one_layer(deq, norms=(0.5, 1.5))
-print(twin.bound, twin.certificate.assumes or "proven: nothing is assumed")
+print(twin.bound, "if", twin.certificate.assumes or "nothing more: it is proven")
 
 # %%
 # The error is relative to :math:`\sqrt{k(x, x) k(y, y)}`. Rows in two dimensions meet every angle.

@@ -1,4 +1,4 @@
-"""One layer is enough: proven bounds by kinds of units, beside the largest error that pairs of inputs show.
+"""One layer is enough: bounds by kinds of units, beside the largest error that pairs of inputs show.
 
 Activations, both kernels, three sigma_a2, two ranges of norms, one to four kinds. The pairs have norms from the range
 and directions from the sphere of 2 to 1,000 dimensions; a search goes on from the worst of them, and from parallel and
@@ -186,7 +186,7 @@ def _seen(points: Sequence[Document]) -> Figure:
 
 
 STUDY = Study(
-    shows="one layer: proven bounds beside errors of random pairs",
+    shows="one layer: bounds beside errors of random pairs",
     quick="40 s",
     full="3 h",
     points=points,

@@ -41,9 +41,8 @@ def aligned(phi: Activation, s: float, t: float, sign: float, trained: bool) -> 
             products = products + sign * psi(phi, u, s, True) * psi(phi, sign * u, t, True)
         return float(weights @ products.mean(1))
     if isinstance(phi, Thresholds):
-        kinds, counts = torch.unique(phi.table(u, 2048), dim=1, return_counts=True)
-        values = [_threshold(*kind, phi.leak, sign) for kind in kinds.T.tolist()]
-        return s * t * float(counts.double() @ torch.tensor(values, dtype=torch.float64)) / 2048
+        gates, kinds = len(phi.weights) - phi.gated, zip(phi.thresholds, phi.weights, strict=True)
+        return s * t * sum(w * _threshold(at, i >= gates, phi.leak, sign) for i, (at, w) in enumerate(kinds))
     assert isinstance(phi, Feedback)
     assert (s, sign) == (t, 1.0)
     norm = torch.tensor([s], dtype=torch.float64)
@@ -54,8 +53,8 @@ def aligned(phi: Activation, s: float, t: float, sign: float, trained: bool) -> 
     return far**2 * float(weights @ phi.base(scale * u) ** 2) + core
 
 
-def _threshold(at: float, gain: float, gate: float, leak: float, sign: float) -> float:
-    """gain^2 E[f(u - at) f(sign u - at)], or that of f' times the cosine for a gate, from panels between the kinks."""
+def _threshold(at: float, gate: bool, leak: float, sign: float) -> float:
+    """E[f(u - at) f(sign u - at)], or that of f' times the cosine for a gate, from panels between the kinks."""
     x, w = np.polynomial.legendre.leggauss(40)
     total = 0.0
     edges = np.unique(np.clip([-13.0, -6.0, -3.0, -1.0, 0.0, 1.0, 3.0, 6.0, 13.0, at, sign * at], -13.0, 13.0))
@@ -65,7 +64,7 @@ def _threshold(at: float, gain: float, gate: float, leak: float, sign: float) ->
         slopes = np.where(a > 0.0, 1.0, leak) * np.where(b > 0.0, 1.0, leak)
         values = slopes * (sign if gate else a * b) * np.exp(-0.5 * u * u)
         total += 0.5 * (high - low) * float(w @ values)
-    return gain**2 * total / math.sqrt(2.0 * math.pi)
+    return total / math.sqrt(2.0 * math.pi)
 
 
 def between(phi: Conditioned, s: float, t: float, rho: float) -> float:

@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SAYS = {
     "one_layer": r"valid +all norms, all angles",
     "units": r"Thresholds\(relu.*\nConditioned\(2 groups",
-    "certificate": r"e-05 proven",
+    "certificate": r"e-05 if series at complex norms have ended",
     "plain_layer": r"(?s)tanh: .*relu: ",
     "layer_instead": r"(?s)DEQ, width 512: 9\d\.\d %.*twin, width 512: 9\d\.\d %",
     "replace_trained": r"on at most 1\.000%",

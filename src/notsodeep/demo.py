@@ -84,7 +84,8 @@ def main(folder: str | Path = "demo", console: Console | None = None, *, quick: 
     console.print(table(cases, size))
     for case in cases[:2]:
         kinds = "one kind" if case.twin.kinds == 1 else f"{case.twin.kinds} kinds"
-        bound = f"error of the kernel below {case.twin.bound:.0e}, proven"
+        how = "if its assumption holds" if case.twin.certificate.assumes else "proven"
+        bound = f"error of every entry below {case.twin.bound:.0e} of the diagonal, {how}"
         console.print(f"{ACTIVATIONS[case.activation]}: one layer of {kinds} of units, {bound}.")
     with atomic(target) as part:
         draw(cases).savefig(part, format="png", dpi=110)

@@ -180,7 +180,7 @@ def test_the_kernels_are_those_of_the_library(explorer):
     assert shown["deq"] == pytest.approx(nsd.ntk(deq, x, y)[0], rel=printed(4))
     assert shown["plain"] == pytest.approx(nsd.ntk(nsd.ENN(["tanh"]), x, y)[0], rel=printed(4))
     errors = {curve["role"]: np.array(curve["y"]) for curve in distance["curves"]}
-    assert errors["twin"].max() <= distance["levels"][0]["y"]  # the proven bound
+    assert errors["twin"].max() <= distance["levels"][0]["y"]  # the bound
     assert errors["twin"].max() < errors["scaled"].max() < errors["plain"].max()
 
 

@@ -36,22 +36,23 @@ def test_functions_of_high_degree_keep_their_bounds(deq, kernel, norms, kinds, r
 
 
 @pytest.mark.parametrize("basis", [Basis(1.2, 28), Basis(3.0, 12), Basis(10.0, 3), Basis(1.2, 28, 2, 1)], ids=repr)
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_kernel_has_every_order_at_parallel_and_opposite_inputs(basis, sign):
+def test_the_kernel_has_every_order_at_parallel_and_opposite_inputs(basis):
     rng = np.random.default_rng(0)
     rows = (rng.standard_normal((2, basis.size, 1)) / basis.size).tolist()
     phi = Conditioned(tuple(tuple(map(tuple, group)) for group in rows), basis.alpha, *(basis.degree, basis.singular))
-    one = torch.ones(1, dtype=torch.float64)
-    found = pairwise(nsd.ENN([phi]), one, one, sign * one, ("ck", "ntk"), check=False)
+    one, signs = torch.ones(2, dtype=torch.float64), (1.0, -1.0)
+    found = pairwise(nsd.ENN([phi]), one, one, torch.tensor(signs, dtype=torch.float64), ("ck", "ntk"), check=False)
     for trained, kernel in enumerate(found):
-        size = aligned(phi, 1.0, 1.0, 1.0, bool(trained))
-        off = abs(float(found[kernel]) - aligned(phi, 1.0, 1.0, sign, bool(trained))) / size
-        assert off <= tolerance(amplified=1e3)  # the panels at a singularity
+        exact = np.array([aligned(phi, 1.0, 1.0, sign, bool(trained)) for sign in signs])
+        off = np.abs(found[kernel].numpy() - exact) / exact[0]
+        assert off.max() <= tolerance(amplified=1e3)  # the panels at a singularity
 
 
-@pytest.mark.parametrize("rho", [0.3, -0.9, 0.999])
+@pytest.mark.parametrize("rho", [-0.9, 0.999])
 def test_the_kernel_between(rho):
-    phi = nsd.match_one_layer(nsd.DEQ("arctan", 0.2, 0.8), "ntk", (2.0, 4.0)).network.activations[0]
+    rows = (np.random.default_rng(0).standard_normal((2, 58, 3)) / 58.0).tolist()
+    groups = tuple(tuple(map(tuple, group)) for group in rows)
+    phi = Conditioned(groups, 1.2, 28, low=2.0, high=4.0, logarithmic=True)
     at = [torch.tensor([v], dtype=torch.float64) for v in (4.0, 9.0, 6.0 * rho)]
     found = float(pairwise(nsd.ENN([phi]), *at, check=False)["ck"])
     assert found == pytest.approx(between(phi, 2.0, 3.0, rho), rel=tolerance())
@@ -73,7 +74,7 @@ def a_design(rng):
         return None
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 400))])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 400))])
 def test_random_designs(seed):
     rng = np.random.default_rng([38, seed])
     twin = a_design(rng)

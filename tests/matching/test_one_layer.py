@@ -171,7 +171,7 @@ def test_bounds_hold_where_the_units_miss_more_than_the_projection(phi, kernel):
 
 
 @pytest.mark.parametrize("span", [(0.5, 1.5), (0.1, 2.0)])
-def test_interpolation_in_the_norm_stays_within_what_is_proven(span):
+def test_interpolation_in_the_norm_stays_within_its_bound(span):
     target = measure(TANH, "ntk", span, 1e-3)
     assert target.smoothness is not None
     s, rows = target.at(41)

@@ -1,4 +1,4 @@
-"""One layer on the sphere: exact up to a proven tail."""
+"""One layer on the sphere: exact up to a tail that is known."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _on_circle(settings: Settings, role: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def kernel_section(settings: Settings) -> Document:
-    """Show the kernel of DEQ, twin and plain layer against the angle, and their errors beside the proven bound."""
+    """Show the kernel of DEQ, twin and plain layer against the angle, and their errors beside the bound."""
     truth, size = _on_circle(settings, "deq")
     twin, (plain, _) = twin_of(settings), _on_circle(settings, "plain")
     factor = float(truth @ plain / (plain @ plain))
@@ -131,13 +131,14 @@ def kernel_section(settings: Settings) -> Document:
     distances = [_curve(name, role, np.maximum(errors[role], _FLOOR)) for role, (name, _) in others.items()]
     angle, size_word = "angle between the inputs", "error / √(k(x,x) k(y,y))"
     degrees: Document = {"xUnit": "°", "xRange": [0, 180]}
-    bound = {"y": float(f"{twin.bound:.3g}"), "name": f"proven bound {_short(twin.bound or 0.0)}", "role": "twin"}
+    bound = {"y": float(f"{twin.bound:.3g}"), "name": f"bound {_short(twin.bound or 0.0)}", "role": "twin"}
     worst = {role: _short(float(error.max())) for role, error in errors.items()}
+    proven = "" if twin.certificate.assumes else ", proven"
     return {
         "message": (
             f"One hidden layer of {_counted(twin.kinds or 1, 'kinds')} of units has the DEQ's "
             f"{_KERNEL_WORDS[settings['kernel']]}: here it is off by at most {worst['twin']} of the kernel's size, and "
-            f"by less than {_short(twin.bound or 0.0)} at every angle, proven. A plain layer with the same activation "
+            f"by less than {_short(twin.bound or 0.0)} at every angle{proven}. A plain layer with the same activation "
             f"is off by {worst['plain']}, and by {worst['scaled']} with its best factor."
         ),
         "charts": [

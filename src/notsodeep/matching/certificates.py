@@ -1,4 +1,4 @@
-"""What is proven of a twin, for one mixture, for unit-norm inputs or for all inputs of some norms; and what is seen."""
+"""What is known of a twin, for one mixture, for unit-norm inputs or for all inputs of some norms; and what is seen."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class TwinCertificate:
-    """What is proven of a twin; fields that its kind does not have stay at their defaults.
+    """What is known of a twin; fields that its kind does not have stay at their defaults.
 
     ``"mixture"``: the four numbers that decide in high dimension agree (theory, section 6). ``"sphere"``: the kernel
     for inputs of norm one, no entry of which is off by more than ``bound`` (section 7). ``"uniform"``: for *every* pair
@@ -51,7 +51,7 @@ class TwinCertificate:
     residual: float
     """The largest relative deviation of the four numbers, or the largest error seen; 0 for a closed form."""
     bound: float | None = None
-    """What is proven; ``None`` for a mixture and for the quadratic twin on the sphere: they hold in high dimension."""
+    """On every entry; ``None`` for a mixture and for the quadratic twin on the sphere: they hold in high dimension."""
     tau0: float | None = None
     """The scale of the inputs of a mixture."""
     target: Coefficients | None = None
@@ -105,8 +105,8 @@ class TwinCertificate:
             numbers = [f"{name} {got:.10g} (target {wanted:.10g})" for name, wanted, got in rows]
             return [f"{self.target.kernel:<10}" + "  ".join(numbers), seen]
         if self.kind == "sphere":
-            proven = [] if self.bound is None else [f"bound     {self.bound:.3g} on every entry"]
-            return ["valid     inputs of norm one", seen, *proven]
+            bound = [] if self.bound is None else [f"bound     {self.bound:.3g} on every entry"]
+            return ["valid     inputs of norm one", seen, *bound]
         span = "all norms" if self.norms is None else "norms {:.4g} to {:.4g}".format(*self.norms)
         other = "nothing is bounded at other norms; beyond=True is for all"
         other = other if self.outside is None else f"{self.outside:.3g} for pairs of any norms"
@@ -114,7 +114,14 @@ class TwinCertificate:
         seen = f"seen      {self.residual:.1e} at {'cosine' if self.bounded_norms is None else 'norm'} {self.at:.4g}"
         assumes = [f"assumes   {self.assumes}"] if self.assumes else []
         tried = [f"tried     {row}" for row in self.table]
-        return [f"valid     {span}, all angles", f"bound     {self.bound:.3g}", *beyond, seen, *assumes, *tried]
+        return [
+            f"valid     {span}, all angles",
+            f"bound     {self.bound:.3g} on every entry, relative to the diagonal",
+            *beyond,
+            seen,
+            *assumes,
+            *tried,
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document, without the networks that coefficients carry."""

@@ -59,10 +59,10 @@ def match(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel = "ck"
         raise InvalidInputError(f"family must be one of {['auto', *FAMILIES]}, got {family!r}")
     target = make_target(deq, statistics, kernel)
     found = _choose(target) if family == "auto" else FAMILIES[family](target)
-    proven = found if isinstance(found, Refusal) else _certify(target, found)
-    if isinstance(proven, Refusal):
-        raise proven.error()
-    return proven
+    made = found if isinstance(found, Refusal) else _certify(target, found)
+    if isinstance(made, Refusal):
+        raise made.error()
+    return made
 
 
 def _certify(target: Target, draft: Draft) -> Twin | Refusal:

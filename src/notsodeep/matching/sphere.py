@@ -37,7 +37,7 @@ def match_sphere(
     family: Literal["hermite", "quadratic"] = "hermite",
     dimension: int | None = None,
 ) -> Twin:
-    """Find the one-layer twin for inputs of norm 1, whose kernel is exact up to a proven bound.
+    """Find the one-layer twin for inputs of norm 1, whose kernel is exact up to a bound on every entry.
 
     Parameters
     ----------

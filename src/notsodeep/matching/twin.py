@@ -26,7 +26,7 @@ Trains = Literal["all", "readout"]
 class Twin:
     """An explicit network matched to a DEQ, with its certificate.
 
-    What is proven depends on the kind of ``certificate``: for all inputs (:func:`match_one_layer`), for one mixture
+    What is known depends on the kind of ``certificate``: for all inputs (:func:`match_one_layer`), for one mixture
     (:func:`match`) or for unit-norm inputs (:func:`match_sphere`). Numbers that a kind does not have are ``None``.
 
     Parameters
@@ -40,7 +40,7 @@ class Twin:
     family : str
         The kind of its activations.
     certificate : TwinCertificate
-        What is proven.
+        What is known, and on what it rests.
     learning_rates : tuple of float, optional
         One multiplier per weight matrix (W_1 ... W_L, readout); ``None`` where all are 1.
     reason : str
@@ -96,7 +96,7 @@ class Twin:
 
     @property
     def bound(self) -> float | None:
-        """Proven bound on the kernel's error: of every entry (sphere), or relative to the diagonal (uniform)."""
+        """Bound on the error of every entry: absolute (sphere), or relative to the diagonal (uniform)."""
         return self.certificate.bound
 
     @property

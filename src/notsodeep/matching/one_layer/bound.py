@@ -25,7 +25,7 @@ from .units import UnitFit, gained
 
 @dataclass(frozen=True)
 class LayerDesign:
-    """A layer, what is proven of it, all that was tried, and why it was taken."""
+    """A layer, what is known of it, all that was tried, and why it was taken."""
 
     layer: NormUnits
     proof: Proof

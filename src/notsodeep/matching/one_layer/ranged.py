@@ -56,10 +56,13 @@ def design(
 def _check_reach(network: Network, kernel: Kernel, high: float, most: float) -> None:
     """Refuse at once what no number of kinds reaches."""
     count, left = resolved(network, kernel, high, LIMITS.resolution * most)
+    instead = (
+        f"Raise tol above {left:.3g}, take what a number of kinds reaches (kinds=3)" if left < 0.5 else "Raise tol"
+    )
     if left > most:
         raise InfeasibleMatchError(
             f"no layer has the {kernel} of {network!r} within {most:.3g} at norm {high:.4g}: the first {count} orders "
-            f"in the cosine, which are all that is fitted, leave {left:.3g} of it. Raise tol, or end the range at a "
+            f"in the cosine, which are all that is fitted, leave {left:.3g} of it. {instead}, or end the range at a "
             "smaller norm",
             left,
         )
