@@ -199,8 +199,12 @@ class Activation:
         """The function (qx, qy, lam) -> (E[phi(u) phi(v)], E[phi'(u) phi'(v)]) if both have a closed form."""
         return None
 
+    def mixed_form(self) -> ClosedForm | None:
+        """The same function as a double sum of closed forms: exact at any variance, but no quicker than a series."""
+        return None
+
     def _closed_means(self, q: Tensor) -> Dual:
-        """E[phi] and E[phi'] at variances q; given wherever :meth:`closed_form` is."""
+        """E[phi] and E[phi'] at variances q; given wherever :meth:`closed_form` or :meth:`mixed_form` is."""
         raise NotImplementedError
 
     def closed_moments(self, tau: Tensor) -> list[Tensor] | None:

@@ -16,6 +16,13 @@ class Limits:
     direct_pairs: int = 1024  # fewer pairs of rows than this are not worth a table
     direct_slopes: int = 128  # the same for slopes, which take ten times as long one by one
     steep_cosine: float = 1.0 - 1e-4  # beyond it the derivative of an arcsine amplifies the rounding of a table
+    mixed_variance: float = 0.1  # above it Hermite series are longer than a double sum of closed forms
+    far_square: float = 60.0  # squared scales of inputs beyond which series do not reach equal points any more
+    many_norms: int = 200  # norms at which a function of them is worth a series
+    cap_distances: int = 18  # nodes of an interval of distances that doubles: a bend at zero is left below 1e-13
+    cap_shares: int = 8  # nodes for the share of the norms in a distance
+    cap_tolerance: float = 1e-14  # coefficients of such series that are left out
+    cap_error: float = 2e-12  # what they may be wrong between their nodes, beside the diagonal
     many_pairs: float = 4096.0  # pairs for which a table that takes long to build is worth looking for
     pairs_at_once: int = 4096  # pairs evaluated entry by entry at once: series of 2048 terms for each are 64 megabytes
     field_entries: int = 1 << 17  # positions times pairs of images solved together: their fields fit a core's cache
@@ -32,6 +39,7 @@ class Limits:
     series_share: float = 0.6  # share of a table's tolerance that its Hermite series may lack
     rest_share: float = 0.2  # share of it for the last step of Newton's method, and for the end of a layer's series
     lone_entries: int = 512  # entries of a table's grid that may be integrated one by one
+    mixed_entries: int = 1 << 17  # the same where a double sum of closed forms takes their place
     steps: int = 40  # steps of Newton's method and of contractions: three to ten are usual
     conjugate_powers: int = 40  # powers of the relative distance of a variance, in bounds on discs of complex norms
     series_end: float = 1e-6  # share of a sum that the last terms of such a bound may have

@@ -191,7 +191,7 @@ class Layer:
     """One activation at a batch of variance pairs (flat float64 CPU tensors of equal length)."""
 
     def __init__(self, phi: Activation, qx: Tensor, qy: Tensor) -> None:
-        self.phi, self.qx, self.qy, self.closed = phi, qx, qy, phi.closed_form()
+        self.phi, self.qx, self.qy, self.closed, self.mixed = phi, qx, qy, phi.closed_form(), phi.mixed_form()
         self.variance_x = qx.detach().clamp_min(LIMITS.tiny_variance)
         self.variance_y = qy.detach().clamp_min(LIMITS.tiny_variance)
         self._series: dict[tuple[Part, int], tuple[Tensor, Tensor]] = {}
@@ -258,11 +258,14 @@ class Layer:
             return self.closed(self.qx, self.qy, lam)
         if self.phi.piecewise_linear:
             return self._linear_pieces(lam)
+        # small variances have short series
+        if self.mixed is not None and float(torch.maximum(self.qx, self.qy).max()) > LIMITS.mixed_variance:
+            return self.mixed(self.variance_x, self.variance_y, lam)
         return self.expectation("value", "value", lam), self.expectation("slope", "slope", lam)
 
     def value(self, lam: Tensor) -> Tensor:
         """E[phi(u) phi(v)]."""
-        if self.tracks(lam) or self.closed is not None or self.phi.piecewise_linear:
+        if self.tracks(lam) or self.closed is not None or self.phi.piecewise_linear or self.mixed is not None:
             return self.both(lam)[0]
         return self.expectation("value", "value", lam)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .._arrays import isolated_settings
+from .._chebyshev import nodes, series_sum, to_coefficients
 from .._fixed_point import newton
 from ..activations import Activation
 from ..errors import ConvergenceError
@@ -63,12 +64,32 @@ def layer_variances(network: Network, squares: Tensor) -> list[Tensor]:
 def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
     """Solve q = sigma_a2 E[phi(sqrt(q) xi)^2] + drive at the distinct squared norms ``s``; differentiable."""
     distinct, inverse = torch.unique(s.detach(), return_inverse=True)
-    q = pre_activation_variance(deq, distinct, _square_and_rate)[inverse]
+    solve = functools.partial(pre_activation_variance, deq, square=_square_and_rate)
+    q = by_series(solve, distinct)[inverse]
     if torch.is_grad_enabled() and (s.requires_grad or deq.tracked):
         cell = deq.fixed_point.maps(Squares(_tracked_square), None)
         residual, rate = equation(cell, q, deq.sigma_a2, deq.drive(s, tracked=True))
         q = q - residual / rate.detach()
     return q
+
+
+def by_series(function: Callable[[Tensor], Tensor], s: Tensor) -> Tensor:
+    """A positive function of many sorted numbers: its logarithm as a Chebyshev series of theirs, if one is exact."""
+    if len(s) < LIMITS.many_norms or not 0.0 < float(s[0]) < float(s[-1]):
+        return function(s)
+    low, high = math.log(float(s[0])), math.log(float(s[-1]))
+    for size in (24, 48, 96, 192):
+        if size > len(s) // 2:
+            break
+        x = torch.from_numpy(nodes(size))
+        values = function(torch.exp(0.5 * (low + high + (high - low) * x))).log()
+        # the power apart: what is left is small, and so is its rounding
+        slope = (values[-1] - values[0]) / (x[-1] - x[0])
+        c = torch.tensor(to_coefficients(size)) @ (values - values[0] - slope * (x - x[0]))
+        if bool((c[-3:].abs() <= LIMITS.tolerance).all()):
+            at = (2.0 * s.log() - (low + high)) / (high - low)
+            return torch.exp(series_sum(c, 2.0 * at) + values[0] + slope * (at - x[0]))
+    return function(s)
 
 
 def _tracked_square(phi: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -335,6 +356,15 @@ class KernelSpec:
         flat = s.reshape(-1)
         found = self.run(DiagonalDomain(), None, flat) if len(flat) else dict.fromkeys(self.names, flat)
         return {kernel: part.reshape(s.shape) for kernel, part in found.items()}
+
+    def _own(self, kernel: Kernel, s: Tensor) -> Tensor:
+        return replace(self, names=(kernel,)).diagonal(s)[kernel]
+
+    def diagonals(self, s: Tensor) -> dict[Kernel, Tensor]:
+        """The same at many squared norms, by series in their logarithms."""
+        distinct, inverse = torch.unique(s, return_inverse=True)
+        found = {k: by_series(functools.partial(self._own, k), distinct) for k in self.names}
+        return {kernel: part[inverse] for kernel, part in found.items()}
 
 
 def _float64(value: Any) -> Tensor:

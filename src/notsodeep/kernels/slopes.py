@@ -78,7 +78,7 @@ class _SlopePoints(Points):
             slope = self.series(table, table.level(kernel, r.dtype), kernel, rows, columns, r, room, in_norm=True)
         yield "square", slope.sub_(inner.mul_(r).mul_(self.sy[columns].sqrt())).mul_(0.5 * short)
 
-    def entries(self, i: Tensor, j: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
+    def entries(self, i: Tensor, j: Tensor, r: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
         """Single entries, by the exact derivatives of the recursion."""
         (kernel,) = self.spec.names
         with torch.enable_grad():

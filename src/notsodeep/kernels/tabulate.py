@@ -31,8 +31,19 @@ from .pointwise import KernelSpec, OnDiagonal, check_gap, equilibrium_variance, 
 from .table import NormScale, NormSeries, Table, correlations_of, product_root, rough_correlations
 
 
+def angle_caps(network: Network, scale: NormScale) -> tuple[float, ...]:
+    """The largest |r| up to which tables are tried: kernels are analytic in the angle, uniformly up to there.
+
+    Where single entries are cheap, those beyond have series of their own, so that a table may be small.
+    """
+    if network.kinked or not network.closed or scale.single:
+        return (angle_cap(network),)
+    far = network.input_variance * scale.high**2 > LIMITS.far_square
+    return (0.8, 0.55) if far else (1.0, 0.8, 0.55)
+
+
 def angle_cap(network: Network) -> float:
-    """The largest |r| up to which a table is used: the kernel is analytic in the angle, uniformly up to there."""
+    """The largest |r| of all."""
     if not network.kinked:
         return 1.0
     first = network.activations[0]
@@ -124,8 +135,20 @@ def build_table(
 
 
 def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: float | None) -> Table | None:
-    """From the smallest grid that resolves the kernels."""
-    noisy = angle_cap(spec.network) == 1.0 and spec.network.kinked
+    """From the smallest grid that resolves the kernels, up to the largest cosine that has one."""
+    *wider, last = angle_caps(spec.network, scale)
+    for reach in wider:
+        with contextlib.suppress(Unresolved):
+            table = _build_to(spec, scale, dtype, patience, reach)
+            if table is not None:
+                return table
+    return _build_to(spec, scale, dtype, patience, last)
+
+
+def _build_to(
+    spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: float | None, reach: float
+) -> Table | None:
+    noisy = reach == 1.0 and spec.network.kinked
     tolerance = max(2e-13 if noisy else 0.0, _tolerance(dtype))  # the angle magnifies the rounding of the cosine
     double = dtype == torch.float64
     angles = (48, 64, 128, 256) if double else (32, 48, 64, 128)
@@ -136,7 +159,7 @@ def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: flo
     norms = (1,) if scale.single else sizes[likely:]
     size, terms = norms[0], angles[0]
     while patience is None or terms * size * (size + 1) <= patience:
-        grid = _Grid(spec, scale, size, terms, dtype, patient=slow)
+        grid = _Grid(spec, scale, size, terms, dtype, slow, reach)
         if not grid.finite:
             return None
         more = _wanted(grid.relative.transpose(0, 1), tolerance), grid.wanted_norms(tolerance)
@@ -152,9 +175,9 @@ class _Grid:
     """The kernels at Chebyshev nodes of the norms and of the angle, and at a few norms between them for a check."""
 
     def __init__(
-        self, spec: KernelSpec, scale: NormScale, size: int, terms: int, dtype: torch.dtype, patient: bool
+        self, spec: KernelSpec, scale: NormScale, size: int, terms: int, dtype: torch.dtype, patient: bool, reach: float
     ) -> None:
-        network, reach = spec.network, angle_cap(spec.network)
+        network = spec.network
         self.scale, self.reach, self.size, self.terms = scale, reach, size, terms
         self.check = 1e-11 if dtype == torch.float64 else 1e-7  # of the kernels of the two points with themselves
         self.homogeneous = network.homogeneous
@@ -377,7 +400,7 @@ def _layer(phi: Activation, q: Tensor, pairs: Tensor, tolerance: float, expected
         raise Unresolved
     if phi.closed_form() is not None:
         return Layer(phi, *q[pairs][..., None])
-    return _AngleSeries(phi, q, pairs, tolerance, OnDiagonal(phi).both(q), expected if phi.kinks else None)
+    return _AngleSeries(phi, q, pairs, tolerance, OnDiagonal(phi).both(q), expected)
 
 
 class _AngleSeries(LayerMaps):
@@ -390,6 +413,11 @@ class _AngleSeries(LayerMaps):
         self.whole, self.expected = whole, expected
         self.root = product_root(*q[pairs])[:, None]
         self.series: Tensor | None = None
+        mixed = phi.mixed_form() is not None
+        self.alone = LIMITS.mixed_entries if mixed else LIMITS.lone_entries
+        self.partial = mixed or bool(
+            phi.kinks
+        )  # few correlations: entry by entry, or series that do not reach the ends
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         if self.series is None:
@@ -409,9 +437,11 @@ class _AngleSeries(LayerMaps):
     def _prepared(self, lam: Tensor) -> Tensor:
         """(orders, 2, pairs, 1)."""
         low, high = -1.0, 1.0
-        if self.phi.kinks:  # their series do not reach the ends: the interval is what is needed
+        if self.partial:  # the interval is what is needed
             rho = lam / self.root
             low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected
+            if not self.phi.kinks:  # equal points may lie between the pairs that were asked
+                low, high = -1.0 if low < -0.8 else low, 1.0 if high > 0.8 else high
         low, high = (min(max(end, -1.0), 1.0) for end in (low, high))  # rounding may be beyond
         narrow = 1e-6  # radians: a little wider, where all correlations are one and the same
         self.ends = max(math.asin(low) - narrow, -0.5 * math.pi), min(math.asin(high) + narrow, 0.5 * math.pi)
@@ -435,7 +465,7 @@ class _AngleSeries(LayerMaps):
         widest = largest_rounded(self.q)
         terms, missing = _enough(self.phi, widest, round(largest, 2), sure)
         # too many pairs would be integrated one by one: the coefficients at all variances are expensive
-        if self.pairs.shape[1] * int((rho.abs() ** terms * missing > 100.0 * sure).sum()) > LIMITS.lone_entries:
+        if self.pairs.shape[1] * int((rho.abs() ** terms * missing > 100.0 * sure).sum()) > self.alone:
             raise Unresolved
         found = _two_series(self.phi, self.q, terms)
         return found, _missing(found, self.whole)
@@ -444,7 +474,7 @@ class _AngleSeries(LayerMaps):
         """(2, pairs, correlations): Hermite series where they have converged, one by one elsewhere."""
         terms, count = hermite[0].shape[1], self.pairs.shape[1]
         sure = rho.abs() ** terms * missing <= LIMITS.series_share * self.tolerance
-        if int((~sure).sum()) * count > LIMITS.lone_entries:
+        if int((~sure).sum()) * count > self.alone:
             raise Unresolved
         out = torch.empty(2, count, len(rho), dtype=torch.float64)
         last = math.log(1e-16) / rho.abs().clamp(1e-9, 1.0 - 1e-9).log()  # powers beyond are nothing
@@ -472,7 +502,8 @@ def _enough(phi: Activation, widest: float, largest: float, sure: float) -> tupl
     whole = OnDiagonal(phi).both(q)
     powers = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)
     longest = (8192, 16384) if may_share(q.sqrt(), phi.panels(), BLOCK) else ()  # where one rule serves all scales
-    for terms in powers + longest:
+    lengths = powers + longest if phi.mixed_form() is None else powers[:9]  # beyond, double sums are quicker
+    for terms in lengths:
         missing = _missing(_two_series(phi, q, terms), whole)
         if largest**terms * missing <= sure:
             break

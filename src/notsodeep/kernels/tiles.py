@@ -20,6 +20,7 @@ from .._chebyshev import Room, power_sum
 from .._progress import track
 from ..networks import Kernel
 from ._limits import LIMITS
+from .caps import Cap
 from .pointwise import KernelSpec
 from .table import Level, NormScale, Table, near_series, on_device
 from .tabulate import one_thread, rounded_range, stay_alone, table_for
@@ -67,7 +68,7 @@ class _Filler:
 
     def __init__(self, points: Points, target: Mapping[Any, Tensor]) -> None:
         self.points, self.target = points, target
-        self.open: list[tuple[Tensor, Tensor]] = []
+        self.open: list[tuple[Tensor, ...]] = []
         self.threads, self.lock = threading.local(), threading.Lock()
 
     def tile(self, block: tuple[slice, slice]) -> None:
@@ -83,8 +84,8 @@ class _Filler:
         mask = points.unsettled(rows, columns, r, largest)
         if mask is not None:
             i, j = (mask.triu_(1) if on_diagonal else mask).nonzero(as_tuple=True)
-            self.open.append((i + rows.start, j + columns.start))
-            if sum(len(i) for i, _ in list(self.open)) > LIMITS.open_entries:
+            self.open.append((i + rows.start, j + columns.start, r[i, j]))
+            if sum(len(entries[0]) for entries in list(self.open)) > LIMITS.open_entries:
                 self.settle()
         if table is None:
             return
@@ -227,46 +228,67 @@ class Points:
         return found[:, which.start - first : which.stop - first]
 
     # -- single entries --------------------------------------------------------------------------------------
-    def write_entries(self, target: Mapping[Any, Tensor], i: Tensor, j: Tensor) -> None:
-        """Entries near r = +-1, beyond the reach of the table, of rows too short for it, or all if there is none."""
+    def write_entries(self, target: Mapping[Any, Tensor], i: Tensor, j: Tensor, r: Tensor | None = None) -> None:
+        """Entries near r = +-1, beyond the reach of the table, of rows too short for it, or all if there is none.
+
+        ``r``: their cosines, where they are known.
+        """
         at_once = 2 * LIMITS.pairs_at_once
-        for p, q in zip(i.split(at_once), j.split(at_once), strict=True):
-            for which, found in self.entries(p, q):
+        cosines = torch.full_like(i, 2.0, dtype=self.sx.dtype) if r is None else r.to(self.sx.dtype)
+        for p, q, cosine in zip(*(v.split(at_once) for v in (i, j, cosines)), strict=True):
+            for which, found in self.entries(p, q, cosine):
                 for kernel, values in found.items():
                     target[kernel][p[which], q[which]] = values.to(target[kernel])
                     if self.symmetric:
                         target[kernel][q[which], p[which]] = values.to(target[kernel])
 
-    def entries(self, i: Tensor, j: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
+    def entries(self, i: Tensor, j: Tensor, r: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
         """Groups of entries and their kernels: by table, by series of the layer at equilibrium, or one by one."""
         table = self.table
         alone = torch.full_like(i, table is None, dtype=torch.bool)
         if self.short is not None:
             alone |= self.short[0][i] | self.short[1][j]
         if table is not None:
-            nx, ny, x = self.sx[i].sqrt(), self.sy[j].sqrt(), self._of_pairs(_angle_variable, i, j)
+            nx, ny, x = self.sx[i].sqrt(), self.sy[j].sqrt(), self._angles(i, j, r)
             for sign in (1, -1):
                 which = (~alone & (sign * x > 0)).nonzero().squeeze(1)
-                found = self._near(table, sign, nx[which], ny[which], x[which]) if len(which) else {}
-                if found is None:
-                    alone[which] = True
-                else:
-                    yield which, found
+                if not len(which):
+                    continue
+                known, found = self._near(table, sign, nx[which], ny[which], x[which])
+                alone[which] = True
+                alone[which[known]] = False
+                yield which[known], found
         if bool(alone.any()):
             p, q = i[alone], j[alone]
             yield alone.nonzero().squeeze(1), self.spec.pairwise(self.sx[p], self.sy[q], self.dots(p, q))
 
-    def _near(self, table: Table, sign: int, nx: Tensor, ny: Tensor, x: Tensor) -> dict[Kernel, Tensor] | None:
-        """Entries near r = ``sign``, if there is a series for them."""
+    def _angles(self, i: Tensor, j: Tensor, r: Tensor) -> Tensor:
+        """2 arcsin(r) / pi, from the rows where a rounded cosine would not do."""
+        x = torch.asin(r.clamp(-1.0, 1.0)).mul_(2.0 / math.pi)
+        near = (r.abs() > (1.0 - 1e-4 if self.x.dtype == torch.float64 else 0.99)).nonzero().squeeze(1)
+        x[near] = self._of_pairs(_angle_variable, i[near], j[near])
+        return x
+
+    def _near(self, table: Table, sign: int, nx: Tensor, ny: Tensor, x: Tensor) -> tuple[Tensor, dict[Kernel, Tensor]]:
+        """Which of some entries near r = ``sign`` have a series, and their kernels."""
+        names, everyone = self.spec.names, torch.arange(len(x), device=x.device)
         if table.reach == 1.0:
-            return {kernel: table.at_angles(kernel, nx, ny, x) for kernel in self.spec.names}
+            return everyone, {kernel: table.at_angles(kernel, nx, ny, x) for kernel in names}
         if self.pairs < LIMITS.many_pairs:
-            return None
+            return everyone[:0], dict.fromkeys(names, nx[:0])
         with one_thread():
-            network, scale, dtype = self.spec.detached.network, table.norms, self.x.dtype
+            spec, scale, dtype = self.spec.detached, table.norms, self.x.dtype
+            if spec.network.closed and not scale.single:
+                cap = table.once(("cap", sign), lambda: Cap(spec, table, sign))
+                apart = 2.0 * torch.sin(0.25 * math.pi * (1.0 - x.abs())).square()
+                own = {k: (table.diagonal(k, nx) * table.diagonal(k, ny)).sqrt() for k in names}
+                known, found = cap.kernels(names, nx.cpu(), ny.cpu(), apart.cpu(), {k: v.cpu() for k, v in own.items()})
+                return known.to(x.device), found
+            network = spec.network
             series = table.once((sign, dtype), lambda: near_series(network, scale, sign * table.reach, dtype))
-        cosines = torch.sin(0.5 * math.pi * x)
-        return None if series is None else series.kernels(table, nx, ny, cosines, self.spec.names)
+        if series is None:
+            return everyone[:0], dict.fromkeys(names, nx[:0])
+        return everyone, series.kernels(table, nx, ny, torch.sin(0.5 * math.pi * x), names)
 
     def dots(self, i: Tensor, j: Tensor) -> Tensor:
         """Inner products of pairs of rows, exact for duplicates."""

@@ -101,6 +101,19 @@ class Specification:
         """Whether an activation has kinks."""
         return any(phi.kinks for phi in self.activations)
 
+    @property
+    def closed(self) -> bool:
+        """Whether all expectations have closed forms, or are short sums of some."""
+        return all(
+            phi.piecewise_linear or phi.closed_form() is not None or phi.mixed_form() is not None
+            for phi in self.activations
+        )
+
+    @property
+    def input_variance(self) -> float:
+        """The variance that an input of norm one gives the first pre-activations, beside other things."""
+        return 1.0
+
     def flattened(self, X: Any) -> Any:
         """Return inputs as rows; those of a dense network are."""
         return X
@@ -249,6 +262,10 @@ class DEQ(Dense):
         """(sigma_a2, sigma_b2, sigma_c2) as plain numbers, also when they are tensors that track gradients."""
         a, b, c = (v.detach() if isinstance(v, Tensor) else v for v in self.given_variances)
         return float(a), float(b), float(c)
+
+    @property
+    def input_variance(self) -> float:
+        return self.variances[1]
 
     @property
     def given_variances(self) -> tuple[Any, ...]:

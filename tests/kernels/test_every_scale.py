@@ -1,0 +1,76 @@
+"""Kernels far beyond the features of an activation: double sums of closed forms, and series of nearly parallel rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import notsodeep as nsd
+from helpers import tolerance, ulps
+from notsodeep.kernels import pairwise
+
+KINDS = ("ck", "ntk", "ntk_frozen")
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "silu"])
+def test_double_sums_against_the_trapezoidal_rule(name):
+    """Exact for functions that are analytic in a strip, where the step is well below its width."""
+    phi, step = nsd.activation(name), 0.2
+    mixed = phi.mixed_form()
+    for sx, sy, rho in ((12.0, 9.0, 0.6), (12.0, 12.0, 0.999), (4.0, 10.0, -0.95), (0.5, 0.4, 0.3)):
+        step = min(0.2, 0.1 * min(sx, sy))
+        u, v = (torch.arange(-9.0 * s, 9.0 * s, step, dtype=torch.float64) for s in (sx, sy))
+        x, y = (u / sx)[:, None], v / sy
+        weight = torch.exp(-(x * x - 2.0 * rho * x * y + y * y) / (2.0 * (1.0 - rho**2)))
+        weight *= step**2 / (2.0 * math.pi * sx * sy * math.sqrt(1.0 - rho**2))
+        given = (torch.tensor([value], dtype=torch.float64) for value in (sx**2, sy**2, rho * sx * sy))
+        for found, f in zip(mixed(*given), (phi, phi.derivative), strict=True):
+            scale = float(((f(u) ** 2)[:, None] * weight).sum() * (weight * f(v) ** 2).sum()) ** 0.5
+            assert float(found) == pytest.approx(float(f(u) @ weight @ f(v)), abs=tolerance() * scale)
+
+
+def test_tanh_of_far_points_is_a_sign_to_second_order():
+    """E[tanh tanh] = 2/pi arcsin(rho (1 - c/q)) + O(1/q^2), c = pi^2/12, the mean square of Kolmogorov's variable."""
+    q, rho = torch.tensor([1e8], dtype=torch.float64), 0.7
+    found = pairwise(nsd.ENN(["tanh"]), q, q, rho * q)["ck"]
+    expected = 2.0 / math.pi * math.asin(rho * (1.0 - math.pi**2 / 12.0 / 1e8))
+    assert float(found) == pytest.approx(expected, rel=ulps(16))
+
+
+def far_rows() -> np.ndarray:
+    """Rows like raw images: long, at small angles, some nearly equal, equal, parallel or opposite."""
+    rng = np.random.default_rng(0)
+    X = (rng.standard_normal((100, 30)) + 1.5) * rng.uniform(1.0, 4.0, (100, 1))
+    X[1], X[3], X[5], X[7] = X[0], 1.1 * X[2], X[4] + 1e-4 * X[6], -X[8]
+    X[11] = X[10] + 0.02 * X[12]
+    return X
+
+
+CASES = [
+    ("erf", 30.0, 100.0),
+    pytest.param("tanh", 4.6, 15.7, marks=pytest.mark.slow),
+    pytest.param("silu", 1.0, 0.0, marks=pytest.mark.slow),
+    pytest.param("softplus", 1.0, 3.0, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("name", "sigma_b2", "sigma_c2"), CASES)
+def test_long_rows_at_small_angles_have_tables(name, sigma_b2, sigma_c2):
+    network, X = nsd.DEQ(name, 0.1, sigma_b2, sigma_c2), far_rows()
+    few = np.r_[0:30]
+    x = torch.tensor(X[few])
+    products = torch.from_numpy((X[few].astype(np.longdouble) @ X[few].astype(np.longdouble).T).astype(float))
+    s = (x * x).sum(1)
+    reference = pairwise(network, s[:, None], s, products, KINDS)
+    found = nsd.kernels_of(network, X)
+    # a rounded inner product moves the distance of long rows, on which their kernel depends
+    room = tolerance(amplified=max(1.0, sigma_b2 * float(s.max()) / 1e3))
+    for kind in KINDS:
+        K, own = found[kind][np.ix_(few, few)], np.diagonal(found[kind])[few]
+        assert (np.abs(K - reference[kind].numpy()) / np.sqrt(own[:, None] * own)).max() < room, kind
+        np.testing.assert_array_equal(found[kind], found[kind].T)
+    single = nsd.ntk(network, X.astype(np.float32))
+    assert np.abs(single - found["ntk"]).max() < tolerance(torch.float32) * found["ntk"].max()
