@@ -15,6 +15,13 @@ class Limits:
     finalists: int = 3  # that are compared on these
     ridge_power: float = 0.6  # the best ridge falls as this power of the number of rows (measured on images and tables)
     corrections: tuple[float, ...] = (0.25, 0.06)  # of the ridge, tried on all rows where the sample was a small part
+    least_rows: int = 30  # for features to be looked for
+    folds: int = 3  # of the sample on which learned features are judged
+    rounds: int = 4  # of learning at most: more changed nothing in the examples of the docs
+    feature_rows: int = 3000  # from which features are learned
+    gradient_rows: tuple[int, int] = (300, 1000)  # that represent all in the mean of outer products: of folds, at last
+    gradient_outputs: int = 32  # directions of many outputs
+    gradient_block: int = 512  # rows whose slopes are in memory at a time
     norm_margin: float = 1.1  # features cover norms of new rows that leave the range of the first ones by this factor
 
 

@@ -24,8 +24,9 @@ from ..networks import DEQ, Kernel
 from ..solve import NetworkKernel
 from ..solve._limits import LIMITS
 from ..solve.dense import Factor, factorise
+from .features import Wanted, learn_features, seen
 from .kernel import deq_of, slopes_of
-from .machine import kernel_matrix
+from .machine import Problem, kernel_matrix
 from .selection import widest
 from .specification import (
     FLOATS,
@@ -61,7 +62,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         The number of further starting points, drawn with seeds 1, 2, ...; the best one is improved.
     normalise_y : bool
         Whether to centre and scale the targets first.
-    scale, network, device, client
+    scale, features, network, device, client
         Options of :class:`DEQRegressor`.
 
     Attributes
@@ -100,6 +101,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     restarts: int = 4
     normalise_y: bool = True
     scale: Scale = "auto"
+    features: Wanted = None
     network: Any = None
     device: Any = None
     client: Any = None
@@ -120,6 +122,10 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         self._scaler = Standardiser("auto" if len(scales) > 1 else scales[0]).fit(rows)
         self._X = self._scaler.transform(rows)
         self._Y = as_tensor((Y - self._shift) / self._unit, self.device)
+        problem = Problem.of(self._X, self._Y, torch.ones_like(self._X[:, 0]), intercept=True)
+        start = NetworkKernel(self._source, self.kernel)
+        self._features, _ = learn_features(start, problem, None, None, self.features)
+        self._X = seen(problem, self._features).X
         if self.names_:
             self._maximise()
         self._kernel = self._kernel_of(self.parameters_)
@@ -202,6 +208,12 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         return low, high
 
     @property
+    def features_(self) -> Array | None:
+        """M of trace p, (p, p), by which the columns of the scaled rows matter; None where nothing was learned."""
+        check_is_fitted(self)
+        return None if self._features is None else np.asarray(self._features.matrix.cpu())
+
+    @property
     def theta_(self) -> Array:
         """Logarithms of the free hyper-parameters."""
         return np.log([self.parameters_[name] for name in self.names_])
@@ -242,6 +254,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
             raise InvalidInputError("ask for return_std or for return_cov, not for both")
         rows = as_tensor(validated(self, X, dtype=FLOATS, reset=False), self.device).double()
         new: Tensor = self._scaler.transform(rows)
+        new = new if self._features is None else self._features(new)
         amplitude, factor = self.parameters_["amplitude"], self._posterior.factor
         cross = amplitude * self._kernel(new, self._X)
         mean = (cross @ self._posterior.solution).cpu().numpy() * self._unit + self._shift

@@ -28,6 +28,7 @@ from ..networks import Kernel
 from ..solve import NetworkKernel
 from ..solve.iterative import Solver
 from ._limits import LIMITS
+from .features import Wanted, learn_features, seen
 from .machine import FittedMachine, Problem, fit_machine
 from .selection import ACTIVATIONS, Choice, Search, loss_of
 from .specification import (
@@ -38,6 +39,7 @@ from .specification import (
     as_tensor,
     network_of,
     refuse_mixed,
+    sample_of,
     scales_of,
     validated,
     weights_of,
@@ -60,6 +62,7 @@ class KernelMachine(WithClient, BaseEstimator):
     ridge: Chosen = "loo"
     scale: Scale = "auto"
     fit_intercept: bool = True
+    features: Wanted = "auto"
     solver: Solver = "auto"
     network: Any = None
     device: Any = None
@@ -86,14 +89,28 @@ class KernelMachine(WithClient, BaseEstimator):
         rows, targets, w = (as_tensor(part[kept], self.device).double() for part in (X, T, weights))
         choice = self._choose(rows, targets, w, codes)
         self.scaler_ = Standardiser(choice.scale).fit(rows, sample_weight=w)
-        self._problem = Problem.of(self.scaler_.transform(rows), targets, w, self.fit_intercept)
-        last = min(few, len(kept))
-        tail = loss_of(self._problem.at(slice(-last, None)), None if codes is None else codes[-last:])
-        options = (self.solver, self.client, self.progress, last, self._smaller, lambda found: float(tail(found).sum()))
-        self._flat, self._shape = flat, T.shape
         kernel = NetworkKernel(choice.network, self.kernel)
+        self._problem = Problem.of(self.scaler_.transform(rows), targets, w, self.fit_intercept)
+        wanted = self.features if "error" in self.best_ or self.features != "auto" else None
+        ridge = None if self.ridge == "loo" else float(self.ridge)
+        self._features, record = learn_features(kernel, self._problem, codes, ridge, wanted)
+        self._problem, self.best_ = seen(self._problem, self._features), self.best_ | record
+        self._flat, self._shape, last = flat, T.shape, min(few, len(kept))
+        tail = loss_of(self._problem.at(slice(-last, None)), None if codes is None else codes[-last:])
+        options = (self.solver, self.client, self.progress, last, self._smaller(), lambda out: float(tail(out).sum()))
         self._set_machine(fit_machine(kernel, self._problem, self.best_["ridge"], *options))
         self.best_["ridge"] = self.ridge_
+
+    def _smaller(self) -> tuple[float, ...]:
+        """Return ridges that are tried on all rows, where that of a small sample of them was chosen."""
+        small = self.ridge == "loo" and len(self._kept) > 4 * self.best_["rows"]
+        return tuple(self.best_["ridge"] * factor for factor in LIMITS.corrections) if small else ()
+
+    @property
+    def features_(self) -> Array | None:
+        """M of trace p, (p, p), by which the columns of the scaled rows matter; None where nothing was learned."""
+        check_is_fitted(self)
+        return None if self._features is None else np.asarray(self._features.matrix.cpu())
 
     def _set_machine(self, machine: FittedMachine) -> None:
         self._machine, self.record_ = machine, machine.record
@@ -107,22 +124,15 @@ class KernelMachine(WithClient, BaseEstimator):
         names = () if self.network is not None else ("sigma_b2", "sigma_c2")
         free = [name for name in names if getattr(self, name) == "loo"]
         scales = scales_of(self.scale, networks[0])
-        self._smaller: tuple[float, ...] = ()
         if ridge is not None and not free and not open_activation:
             self.best_: dict[str, Any] = {"ridge": ridge}
             return Choice("auto" if len(scales) > 1 else scales[0], networks[0])
         scalers = {scale: Standardiser(scale).fit(rows, sample_weight=weights) for scale in scales}
-        least, most = LIMITS.selection_rows
-        n, few = len(rows), min(len(rows), max(least, min(len(rows) // 4, most)))
-        order = torch.randperm(min(n, most), generator=torch.Generator().manual_seed(0))[:few].to(rows.device)
-        sample = order + n - min(n, most)  # the last rows are in random order where there are more
+        sample = sample_of(len(rows), *LIMITS.selection_rows).to(rows.device)
         parts = (targets[sample], weights[sample], self.fit_intercept)
         problems = {scale: Problem.of(scaler.transform(rows[sample]), *parts) for scale, scaler in scalers.items()}
         search = Search(self.kernel, problems, None if codes is None else codes[sample], ridge, free)
-        starts = [Choice(scale, network) for network in networks for scale in scales]
-        choice, self.best_ = search.run(starts, n)
-        if ridge is None and n > 4 * few:
-            self._smaller = tuple(self.best_["ridge"] * factor for factor in LIMITS.corrections)
+        choice, self.best_ = search.run([Choice(scale, one) for one in networks for scale in scales], len(rows))
         return choice
 
     @property
@@ -153,6 +163,7 @@ class KernelMachine(WithClient, BaseEstimator):
         check_is_fitted(self)
         rows = validated(self, X, dtype=FLOATS, reset=False, accept_sparse="csr")
         scaled = self.scaler_.transform(as_tensor(rows, self.device).double())
+        scaled = scaled if self._features is None else self._features(scaled)
         return np.asarray(self._machine.predict(scaled, self.client).cpu())
 
     def _flattened(self, values: Array) -> Array:
@@ -174,7 +185,8 @@ class KernelMachine(WithClient, BaseEstimator):
             return text
         rows = f"{self.scaler_.chosen_} scaled" if self.scaler_.chosen_ else "rows as given"
         names = [name for name in ("ridge", "sigma_b2", "sigma_c2") if name in self.best_]
-        chosen = [self.best_.get("activation", ""), *(f"{name}={self.best_[name]:.3g}" for name in names)]
+        learned = f"{self.best_['features']} features" if "features" in self.best_ else ""
+        chosen = [learned, self.best_.get("activation", ""), *(f"{name}={self.best_[name]:.3g}" for name in names)]
         return text + f"  # fitted: {rows}, " + ", ".join(filter(None, chosen))
 
     def __sklearn_tags__(self) -> Any:
@@ -206,6 +218,11 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         "rows" for a ConvDEQ and None for a twin, which was made for the norms of its rows.
     fit_intercept : bool
         Whether to centre the targets by their weighted mean, which is added to predictions.
+    features : "auto", "diagonal", "full" or None
+        Whether the machine learns which columns, or which directions, matter: it is fitted, its rows are multiplied by
+        the root of M, the mean outer product of its gradients, and it is fitted again, in at most four rounds.
+        ``"auto"`` takes the kind and the rounds with the least error on rows that M did not see, if it is lower by more
+        than a standard error than without, and learns nothing where nothing else is to be chosen.
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows, and beyond what is predicted to be quicker from one measured product
         of matrices, if the matrix fits into memory; ``record_`` and the logger "notsodeep" tell the reason.
@@ -220,7 +237,9 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     Attributes
     ----------
     loo_ : array of shape (n,) or (n, k)
-        The prediction of each training row from all others, in closed form.
+        The prediction of each training row from all others, in closed form; learned features have seen all rows.
+    features_ : array of shape (p, p), or None
+        M of the scaled rows, of trace p; ``nsd.plots.FeaturesDisplay`` draws it.
     best_ : dict
         What was chosen, its leave-one-out error, the number of rows and kernels it was found with, and the runners-up.
     ridge_, absolute_ridge_, record_, scaler_
@@ -260,8 +279,8 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
 
     Parameters
     ----------
-    activation, sigma_a2, sigma_b2, sigma_c2, kernel, ridge, scale, fit_intercept
-        Options of :class:`DEQRegressor`; the leave-one-out errors are log-losses.
+    activation, sigma_a2, sigma_b2, sigma_c2, kernel, ridge, scale, fit_intercept, features
+        Options of :class:`DEQRegressor`; the errors are log-losses.
     solver, network, device, client, progress
         Options of :class:`DEQRegressor`.
     class_weight : dict, "balanced" or None
@@ -274,7 +293,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         The leave-one-out values of ``decision_function`` at the training rows.
     temperature_ : float, or array of shape (labels,)
         The factor of the outputs in ``predict_proba``.
-    best_, ridge_, absolute_ridge_, record_, scaler_
+    features_, best_, ridge_, absolute_ridge_, record_, scaler_
         Attributes of :class:`DEQRegressor`.
 
     Examples

@@ -39,7 +39,7 @@ class Choice(NamedTuple):
     def moved(self, b2: float, c2: float) -> Choice:
         """Return the same DEQ with other variances of its input weights and biases."""
         deq: Any = self.network
-        return self._replace(network=DEQ(deq.activation, deq.variances[0], float(b2), float(c2)))
+        return Choice(self.scale, deq.varied(None, float(b2), float(c2)))
 
     @property
     def named(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Choice(NamedTuple):
         deq: Any = self.network
         known = isinstance(deq, DEQ)
         inner = dict(zip(("sigma_b2", "sigma_c2"), deq.variances[1:], strict=True)) if known else {}
-        return {"scale": self.scale} | ({"activation": deq.activation.name} if known else {}) | inner
+        return {"scale": self.scale} | ({"activation": deq.activations[0].name} if known else {}) | inner
 
 
 @dataclass(eq=False)

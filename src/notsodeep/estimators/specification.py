@@ -75,6 +75,20 @@ def scales_of(scale: Scale, network: Source) -> tuple[Scale, ...]:
     return ("columns", "rows")
 
 
+def free_inputs(network: Source) -> bool:
+    """Return whether a network knows its inputs by their inner products alone, so that they may be mixed at will."""
+    return len(scales_of("auto", network)) > 1
+
+
+def sample_of(n: int, least: int, most: int) -> Tensor:
+    """Return indices of a quarter of n rows, but within this range, in random order.
+
+    They are among the last rows, which are a random sample where there are more than ``most``.
+    """
+    few = min(n, max(least, min(n // 4, most)))
+    return torch.randperm(min(n, most), generator=torch.Generator().manual_seed(0))[:few] + max(n - most, 0)
+
+
 def seed_of(random_state: Any) -> int:
     """Return a seed for torch from what scikit-learn calls a random state."""
     if isinstance(random_state, int):

@@ -18,6 +18,7 @@ from ..matching import Twin
 from ..networks import Kernel, network_from_dict
 from ..nn.checkpoint import check_shapes, read_file, write_file
 from ..solve import NetworkKernel
+from .features import Features
 from .machine import FittedMachine
 from .ridge import DEQClassifier, DEQRegressor
 from .standardise import Scale, Standardiser
@@ -75,6 +76,8 @@ def save_estimator(estimator: Any, path: str | Path) -> None:
     if isinstance(model, DEQClassifier):
         document |= {"classes": model.classes_.tolist(), "multilabel": model._multilabel}
         tensors["temperature"] = torch.as_tensor(model.temperature_, dtype=torch.float64)
+    if model._features is not None:
+        tensors["features"] = model._features.root
     for name, scaler in zip(("scaler", "standardiser"), (model.scaler_, *before), strict=False):
         for part in ("mean", "scale"):
             tensors[f"{name}.{part}"] = torch.as_tensor(getattr(scaler, f"{part}_"), dtype=torch.float64)
@@ -145,6 +148,7 @@ def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Any
     model = maker(network=source, kernel=kernel.kernel, ridge=ridge, scale=document["scaler"])
     model._set_machine(FittedMachine(kernel, X, coefficients, tensors["mean"], ridge, absolute, document["record"]))
     model.scaler_, model.best_ = _scaler("scaler", tensors, document), document["best"]
+    model._features = _features(tensors, X.shape[1])
     model._flat, model.n_features_in_ = document["flat"], X.shape[1]
     if document["flat"] and coefficients.shape[1] != 1:
         raise ValueError(f"{coefficients.shape[1]} outputs do not make one number for each row")
@@ -152,6 +156,14 @@ def _restored(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> Any
         _restore_classes(model, tensors, document)
     given = "standardiser.mean" in tensors
     return make_pipeline(_scaler("standardiser", tensors, document), model) if given else model
+
+
+def _features(tensors: Mapping[str, Tensor], p: int) -> Features | None:
+    root = tensors.get("features")
+    if root is None:
+        return None
+    check_shapes(tensors, {"features": (p,) if root.ndim == 1 else (p, p)})
+    return Features(root)
 
 
 def _restore_classes(model: DEQClassifier, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._arguments import check_settings
 from ..kernels import convolutional_diagonal, kernel_function, kernels_of
+from ..kernels.slopes import Slopes
 from ..matching import Twin
 from ..networks import DEQ, ENN, Convolutional, Kernel
 from ._limits import LIMITS
@@ -62,6 +64,27 @@ class NetworkKernel:
         parts = X.split(max(1, LIMITS.entries // len(rows)))
         return torch.cat([self(part.to(rows), rows) @ coefficients for part in parts])
 
+    def slopes(self, X: Tensor, Y: Tensor) -> Slopes:
+        """Compute the matrix of rows X, (n, p), against rows Y, (m, p), and its derivatives in x . y and |x|^2."""
+        network, x, y = self._without_bias(X, Y)
+        found: Slopes = kernel_function(network, self.kernel, check=self.check).slopes(x, y)
+        return found
+
+    def _without_bias(self, X: Tensor, Y: Tensor | None) -> tuple[Any, Tensor, Tensor | None]:
+        """Return the network and its rows with a bias as one more column of constants, which is the same kernel.
+
+        It is quicker: a homogeneous network without a bias has a function of the angle alone, and with the constant no
+        row is near zero and few pairs are near parallel, where kernels are computed one by one.
+        """
+        network: Any = self.network
+        bias, scale = getattr(network, "sigma_c2", 0.0), getattr(network, "sigma_b2", 0.0)
+        if not bias or not scale or network.normalise:  # its limit depends on the bias
+            return network, X, Y
+        column = (bias / scale) ** 0.5
+        x, y = (v if v is None else torch.cat([v, v.new_full((len(v), 1), column)], dim=1) for v in (X, Y))
+        assert x is not None
+        return network.varied(None, None, 0.0), x, y
+
     def diagonal(self, X: Tensor) -> Tensor:
         """Compute k(x, x) of every row, from its norm, or from small symmetric blocks of the kernel of a twin."""
         if isinstance(self.network, Twin):
@@ -76,7 +99,8 @@ class NetworkKernel:
         if isinstance(self.network, Twin):
             found: Tensor = self.network.kernel_matrix(X, Y)
             return found
-        matrix: Tensor = kernels_of(self.network, X, Y, kernels=(self.kernel,), check=self.check)[self.kernel]
+        network, x, y = self._without_bias(X, Y)
+        matrix: Tensor = kernels_of(network, x, y, kernels=(self.kernel,), check=self.check)[self.kernel]
         return matrix
 
 
