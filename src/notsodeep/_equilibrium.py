@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from ._arguments import check_settings, checked, shown, whole
 from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn
 
 Step = Callable[[Tensor], Tensor]
+Residual = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""From iterates, their images and the numbers of these rows (None: all) to what must fall to the tolerance."""
 SolverMethod = Literal["auto", "picard", "anderson"]
 
 
@@ -23,7 +25,7 @@ class EquilibriumLimits:
 
     patience: int = 20  # Picard steps before "auto" turns to Anderson: random weights are done long before
     memory: int = 5  # differences that Anderson's method holds, as in torchdeq
-    longest_leap: int = 8  # steps without a look at the residual; each look stalls an accelerator
+    stride: int = 2  # steps from look to look on an accelerator, which each of them stalls; rows do not choose it
     shortest_rest: int = 3  # steps still expected for which it pays to continue with fewer rows
 
 
@@ -70,14 +72,16 @@ class SolverOptions:
 class Equilibrium:
     """What a solve found.
 
-    ``value`` holds the last images f(z), shape (..., m), ``residual`` |f(z) - z| / |f(z)| of every row, shape (...),
-    ``steps`` says how often f was evaluated, and ``converged`` which rows met the tolerance.
+    ``value`` holds for every row the image f(z) that met the tolerance, or the last one, shape (..., m); ``residual``
+    |f(z) - z| / |f(z)| of every row, shape (...); ``steps`` says how often f was evaluated, ``row_steps`` after how
+    many of these a row was done, and ``converged`` which rows met the tolerance.
     """
 
     value: Tensor
     residual: Tensor
     steps: int
     converged: Tensor
+    row_steps: Tensor
 
     def __repr__(self) -> str:
         met = f"{int(self.converged.sum())} of {self.converged.numel()} rows"
@@ -87,9 +91,10 @@ class Equilibrium:
         """Warn, or raise, unless every row converged; the message carries the residual."""
         if bool(self.converged.all()):
             return
-        missed = int((~self.converged).sum())
+        missed = (~self.converged).reshape(-1).nonzero()[:, 0].tolist()
+        named = f"{', '.join(map(str, missed[:5]))}{', ...' if len(missed) > 5 else ''}"
         message = (
-            f"{what} was not reached for {missed} of {self.converged.numel()} rows: relative residual "
+            f"{what} was not reached for {len(missed)} of {self.converged.numel()} rows ({named}): relative residual "
             f"{float(self.residual.max()):.1e} after {self.steps} steps, tolerance {options.tol:.1e}. The map may "
             "be no contraction (see contraction()); lower sigma_a2, limit the contraction during training, allow "
             "more steps, or loosen the tolerance if it is near the rounding error of the data type"
@@ -101,26 +106,32 @@ class Equilibrium:
 
 @checked
 def solve_equilibrium(
-    step: Step, z0: Tensor, options: SolverOptions | None = None, restrict: Callable[[Tensor], Step] | None = None
+    step: Step,
+    z0: Tensor,
+    options: SolverOptions | None = None,
+    restrict: Callable[[Tensor], Step] | None = None,
+    residual: Residual | None = None,
 ) -> Equilibrium:
     """Iterate until |f(z) - z| <= tol |f(z)| in every row, or for ``max_steps`` evaluations of f = ``step``.
 
-    Rows are independent problems. With ``restrict``, which returns the map of some rows, those that are done leave the
-    batch as soon as they are half of it.
+    Rows are independent problems: each keeps the image that met the tolerance first, whatever the others do. With
+    ``restrict``, which returns the map of some rows, those that are done leave the batch as soon as they are half of
+    it. Another ``residual`` may take the place of the relative one; where it is not finite a row is given up.
     """
     options = options or SolverOptions()
     if z0.numel() == 0:  # no rows, nothing to solve
         empty = z0.new_zeros(z0.shape[:-1])
-        return Equilibrium(z0.clone(), empty, 0, empty == 0)
+        return Equilibrium(z0.clone(), empty, 0, empty == 0, empty.long())
     solver = _Solver({"picard": math.inf, "auto": LIMITS.patience, "anderson": 0}[options.method])
-    state = _Progress(z0, options.tol, restrict if z0.ndim == 2 else None)
-    z, look = z0, 1
+    state = _Progress(z0, options.tol, restrict if z0.ndim == 2 else None, residual)
+    first, stride = _looks(z0, options.tol) if residual is None else (1, 1)
+    z = z0
     for count in range(1, options.max_steps + 1):
         image = step(z)
         if count == 1 and getattr(image, "shape", None) != z.shape:
             raise InvalidInputError(f"step must keep the shape {tuple(z.shape)} of a tensor, got {shown(image)}")
-        if count >= look or count == options.max_steps:
-            rows, look = state.look(z, image, count)
+        if count == 1 or (count >= first and (count - first) % stride == 0) or count == options.max_steps:
+            rows = state.look(z, image, count, last=count == options.max_steps)
             if state.finished:
                 break
             if rows is not None and state.restrict is not None:
@@ -128,6 +139,15 @@ def solve_equilibrium(
                 solver.keep(rows)
         z = solver.advance(z, image)
     return state.result(count)
+
+
+def _looks(z0: Tensor, tol: float) -> tuple[int, int]:
+    """Return the second step after which residuals are looked at, and the steps between looks from there on.
+
+    The rows have no part in that: what one of them ends on must not depend on the others.
+    """
+    first = math.floor(1.5 * max(0.0, -math.log10(tol)))  # random weights take more steps than that
+    return max(2, first), LIMITS.stride if z0.is_cuda else 1
 
 
 # ---- the next iterate --------------------------------------------------------------------------------------
@@ -186,64 +206,72 @@ def _largest(rows: Tensor) -> Tensor:
     return rows.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
 
 
-# ---- when to look, which rows go on ------------------------------------------------------------------------
+# ---- which rows are done, which go on ----------------------------------------------------------------------
+
+
+def relative_residual(z: Tensor, image: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Return |f(z) - z| / |f(z)| of every row."""
+    gap, size = (torch.linalg.vector_norm(part, dim=-1) for part in (image - z, image))
+    found = gap / size
+    span = 1e15  # squares of larger and of smaller numbers leave the range of float32
+    if bool(((size < span) & (size > 1.0 / span)).all()):
+        return found
+    scale = torch.maximum(_largest(image), _largest(z))
+    gap, size = (torch.linalg.vector_norm(part / scale, dim=-1) for part in (image - z, image))
+    # a row at rest in zero is at rest: 0 <= tol * 0
+    return torch.where(gap == 0, gap, gap / size)
 
 
 class _Progress:
-    """Which rows are done, what they ended on, and when to look again."""
+    """Which rows are done, and what they ended on."""
 
-    def __init__(self, z0: Tensor, tol: float, restrict: Callable[[Tensor], Step] | None) -> None:
-        self.tol, self.restrict = tol, restrict
+    def __init__(
+        self, z0: Tensor, tol: float, restrict: Callable[[Tensor], Step] | None, residual: Residual | None
+    ) -> None:
+        self.tol, self.restrict, self.measure = tol, restrict, residual or relative_residual
         self.finished = False
-        self.rows = torch.empty(0, dtype=torch.long)
-        self._whole = True
-        self._value, self._residual = z0, z0.new_full(z0.shape[:-1], math.inf)
-        self._last: tuple[int, float] | None = None
+        self.rows: Any = None  # of the whole batch that are still in it; None: all
+        self._open = torch.ones(z0.shape[:-1], dtype=torch.bool, device=z0.device)
+        self._value: Tensor | None = None
+        self._residual = z0.new_full(z0.shape[:-1], math.inf)
+        self._steps = torch.zeros(z0.shape[:-1], dtype=torch.long, device=z0.device)
+        self._last = math.inf
 
-    def look(self, z: Tensor, image: Tensor, count: int) -> tuple[Tensor | None, int]:
-        """Measure; return the rows that go on (None: all of them) and the next step worth a look."""
-        scale = torch.maximum(_largest(image), _largest(z))
-        gap = torch.linalg.vector_norm((image - z) / scale, dim=-1)
-        size = torch.linalg.vector_norm(image / scale, dim=-1)
-        # a row at rest in zero is at rest: 0 <= tol * 0
-        residual = torch.where(gap == 0, gap, gap / size)
-        self._store(image, residual)
+    def look(self, z: Tensor, image: Tensor, count: int, last: bool) -> Tensor | None:
+        """Measure and keep what is done; return the rows that go on if the others leave the batch."""
+        residual = self.measure(z, image, self.rows)
         # a row that is no longer finite never will be: it ends unconverged, the others go on
-        open_rows = (residual > self.tol) & torch.isfinite(residual)
-        left, worst = torch.stack(
-            [open_rows.sum().to(residual.dtype), (residual * open_rows).nan_to_num().max()]
+        ends = self._open & ((residual <= self.tol) | ~torch.isfinite(residual) | last)
+        self._open = self._open & ~ends
+        left, ended, worst = torch.stack(
+            [self._open.sum().to(residual.dtype), ends.sum(), (residual * self._open).nan_to_num().max()]
         ).tolist()
-        if left == 0:
-            self.finished = True
-            return None, count
-        leap = self._leap(count, worst)
+        self.finished = left == 0
+        if ended:
+            self._keep(ends, image, residual, count)
+        rate, self._last = worst / self._last, worst
+        expected = math.log(self.tol / worst) / math.log(rate) if 0 < rate < 1 and self.tol < worst else 1.0
         # a restricted batch costs a copy of everything: not worth it when the end is in sight
-        return self._shrink(open_rows, int(left)) if leap >= LIMITS.shortest_rest else None, count + leap
+        return self._shrink(int(left)) if left and expected >= LIMITS.shortest_rest else None
 
     def result(self, count: int) -> Equilibrium:
-        return Equilibrium(self._value, self._residual, count, self._residual <= self.tol)
+        assert self._value is not None
+        return Equilibrium(self._value, self._residual, count, self._residual <= self.tol, self._steps)
 
-    def _store(self, image: Tensor, residual: Tensor) -> None:
-        if self._whole:
-            self._value, self._residual = image, residual
-        else:
-            self._value[self.rows], self._residual[self.rows] = image, residual
+    def _keep(self, ends: Tensor, image: Tensor, residual: Tensor, count: int) -> None:
+        """Store the images of rows that end here."""
+        if self._value is None and self.finished:  # all at once: nothing to copy
+            self._value, self._residual, self._steps = image, residual, self._steps + count
+            return
+        if self._value is None:
+            self._value = torch.empty_like(image)
+        where = ends if self.rows is None else self.rows[ends]
+        self._value[where], self._residual[where], self._steps[where] = image[ends], residual[ends], count
 
-    def _shrink(self, open_rows: Tensor, left: int) -> Tensor | None:
-        if self.restrict is None or 2 * left > open_rows.numel():
+    def _shrink(self, left: int) -> Tensor | None:
+        if self.restrict is None or 2 * left > self._open.numel():
             return None
-        keep = open_rows.nonzero().squeeze(-1)
-        if self._whole:
-            self.rows, self._whole = keep, False
-            self._value, self._residual = self._value.clone(), self._residual.clone()
-        else:
-            self.rows = self.rows[keep]
+        keep = self._open.nonzero().squeeze(-1)
+        self.rows = keep if self.rows is None else self.rows[keep]
+        self._open = self._open[keep]
         return keep
-
-    def _leap(self, count: int, worst: float) -> int:
-        """Steps until the worst row meets the tolerance at the rate seen since the last look."""
-        before, self._last = self._last, (count, worst)
-        if before is None or worst >= before[1] or worst <= self.tol:
-            return 1
-        rate = math.log(worst / before[1]) / (count - before[0])
-        return max(1, min(LIMITS.longest_leap, math.floor(math.log(self.tol / worst) / rate)))

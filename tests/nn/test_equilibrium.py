@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import root
 
 import notsodeep as nsd
-from helpers import solved
+from helpers import solved, ulps
 from notsodeep._equilibrium import SolverMethod, solve_equilibrium
 from notsodeep._maps import Product
 from notsodeep.errors import ConvergenceWarning, InvalidInputError
@@ -48,6 +48,20 @@ def test_nonlinear_fixed_point_agrees_with_scipy(solver: str) -> None:
     for row in range(3):
         expected = root(lambda z, row=row: z - np.tanh(c[row].numpy() + W.numpy() @ z), np.zeros(12), tol=1e-13).x
         np.testing.assert_allclose(found.value[row].numpy(), expected, rtol=0, atol=solved(1e-13))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_row_alone_is_the_row_in_a_batch(solver: str) -> None:
+    """Quick and slow rows together: each ends on the image that met the tolerance first."""
+    model = nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 6, 60, 2, solver=SolverOptions(solver, tol=1e-3), dtype=torch.float64)
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = x * torch.logspace(-3, 2, 40, dtype=torch.float64)[:, None] + 0.3
+    together = model.solve(x)
+    assert len(together.row_steps.unique()) > 1
+    for row in range(40):
+        alone = model.solve(x[row : row + 1])
+        assert alone.steps == int(together.row_steps[row])
+        torch.testing.assert_close(alone.value[0], together.value[row], rtol=ulps(1 << 14), atol=ulps())
 
 
 def test_anderson_goes_where_picard_diverges() -> None:
@@ -159,7 +173,7 @@ def unstable_model(**options) -> nsd.nn.DEQ:
 
 
 def test_non_convergence_warns_with_the_residual() -> None:
-    with pytest.warns(ConvergenceWarning, match=r"not reached for 3 of 3 rows: relative residual \d"):
+    with pytest.warns(ConvergenceWarning, match=r"not reached for 3 of 3 rows \(0, 1, 2\): relative residual \d"):
         unstable_model(method="picard")(torch.ones(3, 4))
 
 
