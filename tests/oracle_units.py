@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from notsodeep.activations import Activation, Conditioned, Feedback, Thresholds
+from notsodeep.activations import Activation
 from notsodeep.kernels import diagonal, pairwise
 from notsodeep.matching import Twin
+from notsodeep.units import Conditioned, Feedback, Thresholds
 
 
 def nodes(count: int = 6000) -> tuple[Tensor, Tensor]:

@@ -100,6 +100,7 @@ ROOMS = [
     "_conjugate",
     "_chebyshev",
     "activations",
+    "units",
     "gaussian",
     "networks",
     "mixtures",

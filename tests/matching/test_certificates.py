@@ -8,9 +8,9 @@ import torch
 
 import notsodeep as nsd
 from helpers import tolerance
-from notsodeep.activations import Basis, Conditioned
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import pairwise
+from notsodeep.units import Basis, Conditioned
 from oracle_units import aligned, between, error, largest_error
 
 SMOOTH = ["tanh", "erf", "gelu", "silu", "sin", "cos", "arctan", "mish", "sigmoid", "softplus"]

@@ -12,11 +12,12 @@ import torch
 
 import notsodeep as nsd
 from helpers import sampled, tolerance, ulps
-from notsodeep.activations import Activation, Basis, Conditioned
+from notsodeep.activations import Activation
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import diagonal, pairwise
 from notsodeep.kernels.series import norm_series
 from notsodeep.matching.one_layer.orders import measure, quadratic
+from notsodeep.units import Basis, Conditioned
 
 TOL = inspect.signature(nsd.match_one_layer).parameters["tol"].default
 TANH = nsd.DEQ("tanh", sigma_a2=0.2)

@@ -16,10 +16,11 @@ from scipy.stats import norm
 
 import notsodeep as nsd
 from helpers import differences, sampled, tolerance, ulps
-from notsodeep.activations import Activation, Thresholds
-from notsodeep.activations.thresholds import threshold_profiles
+from notsodeep.activations import Activation
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
 from notsodeep.kernels import diagonal, pairwise
+from notsodeep.units import Thresholds
+from notsodeep.units.thresholds import threshold_profiles
 
 TOL = inspect.signature(nsd.match_one_layer).parameters["tol"].default
 RELU = nsd.DEQ("relu", sigma_a2=0.2)

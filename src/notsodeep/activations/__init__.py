@@ -15,16 +15,12 @@ from .base import activation as activation
 from .base import activation_classes as activation_classes
 from .base import activation_names as activation_names
 from .callables import CallableActivation as CallableActivation
-from .conditioned import Conditioned as Conditioned
-from .elementary import Basis as Basis
-from .feedback import Feedback as Feedback
 from .piecewise import HardTanh as HardTanh
 from .piecewise import LeakyReLU as LeakyReLU
 from .piecewise import Linear as Linear
 from .polynomial import Hermite as Hermite
 from .polynomial import Quadratic as Quadratic
 from .smooth import Tanh as Tanh
-from .thresholds import Thresholds as Thresholds
 
 for _file in pkgutil.iter_modules(__path__):
     importlib.import_module(f".{_file.name}", __name__)  # a class registers itself

@@ -15,9 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..activations import Activation, Feedback
+from ..activations import Activation
 from ..activations.forms import correlation
 from ..gaussian import function_coefficients, hermite_coefficients, means, normal_density
+from ..units import Feedback
 from . import plane
 from ._limits import LIMITS
 from .gradients import first_order

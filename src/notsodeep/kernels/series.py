@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from .._arguments import whole
 from .._arrays import isolated_settings
 from .._fixed_point import unbracketed
-from ..activations import Activation, Feedback
+from ..activations import Activation
 from ..activations.forms import arc_profile
 from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients
 from ..networks import Kernel, Network, check_kernel, check_kernels
 from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps, equation, kernels_in
+from ..units import Feedback
 from ._limits import LIMITS
 from .expectations import FeedbackLayer
 from .pointwise import diagonal, equilibrium_variance, largest_rounded, mean_square, pairwise

@@ -13,10 +13,10 @@ from .. import kernels as _kernels
 from .._arguments import check_settings, checked, not_negative, whole
 from .._arrays import as_rows
 from .._files import parsed
-from ..activations.norm_units import outside, row_norms
 from ..equivalents import Coefficients, best_scalar, relative_spectral_error
 from ..errors import InvalidInputError, SerialisationError, warn
 from ..networks import ENN, Dense, Kernel, Network, is_tangent
+from ..units.norm_units import outside, row_norms
 from .certificates import Tried, TwinCertificate, Verification
 
 Trains = Literal["all", "readout"]

@@ -23,6 +23,7 @@ from .._words import as_html
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..errors import ContractionError, InvalidInputError, SerialisationError
 from ..gaussian import moments, spread
+from ..units import NormUnits
 from .nodes import FixedPoint, LayerNode, Node, Normalise, PreActivation, explicit
 from .nodes import is_tangent as is_tangent
 from .variances import pre_activation_variance
@@ -60,7 +61,7 @@ class Specification:
     @property
     def elementwise(self) -> bool:
         """Whether no unit sees the norm of its input."""
-        return all(phi.elementwise for phi in self.activations)
+        return not any(isinstance(phi, NormUnits) for phi in self.activations)
 
     @property
     def given_variances(self) -> tuple[Any, ...]:

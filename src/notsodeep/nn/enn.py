@@ -17,10 +17,10 @@ from .._arguments import checked, whole
 from .._files import write_with
 from .._words import Init, Kernel, Parametrisation
 from ..activations import Activation
-from ..activations.norm_units import NormUnits, outside, row_norms
 from ..errors import InvalidInputError, MissingExtraError, warn
 from ..matching import Twin
 from ..networks import ENN as Specification
+from ..units.norm_units import NormUnits, outside, row_norms
 from .model import LIMITS, Factory, Gaussian, Model, check_input
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from ..._caches import cached
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
-from ...activations.norm_units import NormUnits
-from ...activations.projections import parseval_root
+from ...units.norm_units import NormUnits
+from ...units.projections import parseval_root
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from .orders import Array, KernelOrders, cell_least, grid_excess, grid_slack, quadratic

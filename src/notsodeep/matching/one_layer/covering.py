@@ -17,10 +17,11 @@ import torch
 from numpy.polynomial import chebyshev
 
 from ..._progress import track
-from ...activations import Activation, Feedback
+from ...activations import Activation
 from ...gaussian import hermite_coefficients, means
 from ...kernels.pointwise import mean_square
 from ...networks import DEQ
+from ...units import Feedback
 from .orders import Array
 
 

@@ -18,11 +18,11 @@ from torch import Tensor
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ..._progress import track
-from ...activations import Feedback
 from ...kernels import diagonal, pairwise
 from ...kernels.expectations import layer_of
 from ...kernels.pointwise import equilibrium_variance
 from ...networks import DEQ, ENN
+from ...units import Feedback
 from ..certificates import Proof, Tried
 from .bound import LayerDesign
 from .covering import prove

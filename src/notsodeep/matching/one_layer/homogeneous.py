@@ -14,11 +14,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ...activations import Basis, Conditioned, Parity
-from ...activations.projections import SINGULAR_TERMS, basis_coefficients, tail_gram
+from ...activations import Parity
 from ...kernels import pairwise
 from ...kernels.series import norm_series, series_radius
 from ...networks import Kernel, Network
+from ...units import Basis, Conditioned
+from ...units.projections import SINGULAR_TERMS, basis_coefficients, tail_gram
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from ..twin import Trains

@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from ..._progress import track
-from ...activations import Basis, Conditioned, Parity
+from ...activations import Parity
 from ...errors import InfeasibleMatchError
 from ...networks import Kernel, Network
+from ...units import Basis, Conditioned
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from ..twin import Trains

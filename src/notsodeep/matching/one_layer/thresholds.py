@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.special import ndtr
 
-from ...activations import Thresholds
-from ...activations.thresholds import threshold_profiles
 from ...errors import ConvergenceError
 from ...kernels import diagonal, pairwise
 from ...kernels.pointwise import equilibrium
 from ...networks import DEQ, Kernel, is_tangent
 from ...networks.nodes import Precomputed, at_equilibrium
+from ...units import Thresholds
+from ...units.thresholds import threshold_profiles
 from .._limits import LIMITS
 from ..certificates import Proof, Tried
 from .bound import LayerDesign

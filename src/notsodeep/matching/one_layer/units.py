@@ -2,7 +2,7 @@
 
 The signs of all coefficients are free. Those of phi's own make units that look like phi; where phi has no coefficient,
 signs alternate as those of |u| and of u log|u| do. The wanted coefficients then fall smoothly with the order, and a
-few elementary functions carry them (:class:`notsodeep.activations.conditioned.Basis`).
+few elementary functions carry them (:class:`notsodeep.units.conditioned.Basis`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from scipy.linalg import hadamard
 
 from ..._chebyshev import to_coefficients
-from ...activations import Basis, Conditioned
 from ...activations.panels import LIMITS as TABLES
-from ...activations.projections import basis_coefficients, needed
 from ...gaussian import hermite_coefficients
 from ...kernels.pointwise import layer_variances
 from ...networks import Network
+from ...units import Basis, Conditioned
+from ...units.projections import basis_coefficients, needed
 from .._limits import LIMITS
 from .orders import Array, KernelOrders, pivots
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..activations.base import Parity
+from ..activations.panels import LIMITS
 from ..errors import ActivationError
-from .base import Parity
-from .panels import LIMITS
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..activations.base import Activation, differentiate
+from ..activations.panels import LIMITS
 from ..errors import ActivationError
-from .base import Activation, differentiate
-from .panels import LIMITS
 
 
 class NormUnits(Activation):

@@ -16,8 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..activations.base import Activation, activation
 from ..errors import ActivationError
-from .base import Activation, activation
 from .conditioned import Conditioned, chebyshev, chebyshev_lines
 from .norm_units import NormUnits, row_norms
 

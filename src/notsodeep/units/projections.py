@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from .._caches import cached
+from ..activations.panels import LIMITS, hermite_table, panel_nodes
 from .elementary import Basis
-from .panels import LIMITS, hermite_table, panel_nodes
 
 SINGULAR_TERMS = LIMITS.singular_terms
 

@@ -15,11 +15,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..activations.base import Parity
+from ..activations.panels import LIMITS
 from ..errors import ActivationError
-from .base import Parity
 from .elementary import Basis, horner
 from .norm_units import NormUnits, row_norms
-from .panels import LIMITS
 from .projections import basis_coefficients, decay, expansion, needed, remainder, tail_sums
 
 

@@ -7,9 +7,9 @@ import torch
 from torch.func import grad, jvp, vmap
 
 from helpers import differences
-from notsodeep.activations import Basis, Conditioned, norm_units
 from notsodeep.activations.panels import Limits
-from notsodeep.activations.projections import tail_gram
+from notsodeep.units import Basis, Conditioned, norm_units
+from notsodeep.units.projections import tail_gram
 
 CASES = [
     Basis(0.5, 6),
