@@ -114,6 +114,29 @@ def test_intervals_hold_on_digits(name: str) -> None:
     assert np.mean(inside) >= 0.95
 
 
+def test_a_double_descent_peak_ahead_is_seen_and_nothing_is_claimed_beyond() -> None:
+    """A linear network, n = p/2 rows: their eigenvalues far above the ridge say rho = n/p."""
+    mix = nsd.GaussianMixture.two_class(160, mu=2.0, cov=0.0)
+    X, y = mix.sample(128, seed=0)
+    found = nsd.estimate_learning(nsd.ENN(["linear"]), X, y, "ck", ridge=1e-8)
+    np.testing.assert_allclose(found.nearness, found.sizes / 160, rtol=0.2)  # chance of one data set
+    with pytest.warns(ConcentrationWarning, match="double-descent peak"):
+        _, low, high = found.predict([150, 400], "mse")
+    assert high.tolist() == [np.inf, np.inf]
+    with pytest.warns(ConcentrationWarning, match="double-descent peak"):
+        _, low, high = found.predict(400)
+    assert (low[0], high[0]) == (0.0, 1.0)
+
+
+def test_an_interval_without_an_error_holds_what_was_seen() -> None:
+    X, y = nsd.GaussianMixture.two_class(60, mu=30.0).sample(160, seed=0)
+    found = nsd.estimate_learning(RELU, X, y, ridge=0.1)
+    assert found.accuracy[-1] == 1.0
+    _, low, high = found.predict(160)
+    assert high[0] == 1.0
+    assert 1.0 - 3.0 / 160 > low[0] > 0.9  # no error in 160 rows says at most 3.7 in 160
+
+
 def test_every_row_is_scored_by_all_subsets() -> None:
     """The rows of a subset by a refit without the row, the others as held out."""
     X, y = nsd.GaussianMixture.two_class(40, mu=2.0).sample(160, seed=3)
@@ -133,7 +156,7 @@ def test_power_laws_are_found_again() -> None:
     sizes = np.geomspace(50, 800, 6)
     errors = np.outer(2.0 * sizes**-0.5, np.random.default_rng(0).uniform(0.5, 1.5, 200))
     errors *= (2.0 * sizes**-0.5 / errors.mean(1))[:, None]
-    best, low, high = PowerLaw.fit(sizes, errors).at(np.array([3200.0]))
+    best, low, high = PowerLaw.fit(sizes, errors, np.full(6, 0.3)).at(np.array([3200.0]))
     assert best[0] == pytest.approx(2.0 * 3200**-0.5, abs=tolerance())
     assert low[0] < best[0] < high[0]
 

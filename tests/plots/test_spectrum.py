@@ -26,8 +26,8 @@ def _close_figures() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def kernel() -> tuple[np.ndarray, SpectralLaw]:
     mix = nsd.GaussianMixture.two_class(200)
-    law = nsd.spectral_law(RELU, mix, n=150)
-    return nsd.ck(law.coefficients.network, mix.sample(150, seed=0)[0]), law
+    law = nsd.spectral_law(RELU.centred(1.2), mix, n=150)
+    return nsd.ck(law.network, mix.sample(150, seed=0)[0]), law
 
 
 def test_histogram_has_all_bulk_eigenvalues_and_the_curve_is_the_law(kernel: tuple) -> None:
@@ -90,9 +90,9 @@ def test_an_equivalent_has_a_spectrum_too() -> None:
 
 
 def test_atom_is_drawn() -> None:
-    law = nsd.spectral_law(RELU, nsd.GaussianMixture(np.zeros((1, 50)), [1.0]), n=100)
+    law = nsd.spectral_law(nsd.DEQ("tanh", 0.2), nsd.GaussianMixture(np.zeros((1, 50)), [1.0]), n=100)
     X = np.random.default_rng(0).standard_normal((100, 50)) / np.sqrt(50)
-    display = nsd.plots.SpectrumDisplay.from_kernel(nsd.ck(law.coefficients.network, X), law).plot()
+    display = nsd.plots.SpectrumDisplay.from_kernel(nsd.ck(law.network, X), law).plot()
     assert "mass 0.50" in [t.get_text().strip() for t in display.ax_.texts]
 
 
@@ -118,7 +118,7 @@ def test_law_of_another_size_is_refused(kernel: tuple) -> None:
 def test_the_kernel_of_the_uncentred_network_is_noticed(kernel: tuple) -> None:
     _, law = kernel
     X = nsd.GaussianMixture.two_class(200).sample(150, seed=0)[0]
-    with pytest.warns(nsd.errors.NotSoDeepWarning, match=r"law speaks of the centred network"):
+    with pytest.warns(nsd.errors.NotSoDeepWarning, match=r"speak of different networks"):
         nsd.plots.SpectrumDisplay.from_kernel(nsd.ck(RELU, X), law)
 
 

@@ -13,7 +13,7 @@ from study_tables import accuracy_table
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import ConvergenceError, InvalidInputError
-from studies import _readouts, _runner, accuracy, equivalents_error, odd_layers, plain_depth
+from studies import _readouts, _runner, accuracy, equivalents_error, odd_layers, one_step, plain_depth, universality
 from studies._data import load
 from studies._readouts import noisy, train_readouts
 from studies._runner import QUICK, run
@@ -253,3 +253,34 @@ def best_scaled_layer(deq: nsd.DEQ) -> float:
         ratio = (exact * own / size**2).sum() / (own**2 / size**2).sum()
         errors.append(np.abs((ratio * own - exact) / size).max())
     return min(errors)
+
+
+def test_kernels_do_not_depend_on_the_distribution_of_weights_where_rows_are_spread_out() -> None:
+    """Sixteen narrow networks: sparse weights see a mean on one coordinate as no Gaussian ones do."""
+    size = {"n": 30, "p": 40, "width": 64, "draws": 16, "seed": 0}
+    found = {
+        (weights, turned): universality.mean_of_networks("tanh", 0.1, weights, turned, **size)["distance"][16]
+        for weights, turned in (("Gaussian", False), ("Rademacher", True), ("sparse, 3 of a row", False))
+    }
+    assert found["Rademacher", True] < 2.0 * found["Gaussian", False]
+    assert found["sparse, 3 of a row", False] > found["Gaussian", False]
+
+
+def test_equivalents_hold_for_images_of_a_generator() -> None:
+    errors = [universality.equivalents_on("relu", 0.2, "generated", 5 * p // 4, p, 0)["ck"] for p in (40, 160)]
+    assert errors[1] < 0.7 * errors[0]  # the order 1/sqrt(p) says one half
+
+
+def test_a_step_by_adjoints_is_a_gradient_step() -> None:
+    """Automatic differentiation through all iterations of the equilibrium."""
+    generator = torch.Generator().manual_seed(0)
+    A, B, a, X, y = (
+        torch.randn(*s, generator=generator, dtype=torch.float64) for s in ((9, 9), (9, 4), (9,), (5, 4), (5,))
+    )
+    phi, A = nsd.activation("tanh"), 0.4 * A
+    B.requires_grad_(True)
+    score = phi(one_step.states(phi, A, X @ B.T)) / 3.0 @ a
+    (gradient,) = torch.autograd.grad((y * score).mean(), B)
+    with torch.no_grad():
+        moved = one_step.stepped(phi, A, B, a, X, y, 0.7)
+    np.testing.assert_allclose(moved, (B + 0.7 * gradient).detach(), atol=1e-5)  # twenty iterations

@@ -102,7 +102,7 @@ def spectrum(
     law = nsd.spectral_law(network, source, n=len(X), kernel=which)
     distance = None
     if len(X) <= _EXACT:
-        exact = nsd.kernels_of(law.coefficients.network, X, kernels=(which,))[which]
+        exact = nsd.kernels_of(law.network, X, kernels=(which,))[which]
         display = nsd.plots.SpectrumDisplay.from_kernel(exact, law)
         distance = display.distance
         if plot is not None:

@@ -114,7 +114,8 @@ class PairAverages:
         k = self._derivatives.diagonal().transpose(3, 0, 1, 2)  # (K, i, j, k)
         rest = np.einsum("aa->a", self._average(self._at[0] - self._at[2]))
         slope, bend = k[:, 0, 0, 1], k[:, 1, 0, 1]
-        return bend / slope, self._own_slope - 2.0 * k[:, 1, 0, 0] - slope - 2.0 * bend * rest
+        steeper = np.divide(bend, slope, out=np.zeros_like(bend), where=np.abs(slope) > 1e-12 * np.abs(slope).max())
+        return steeper, self._own_slope - 2.0 * k[:, 1, 0, 0] - slope - 2.0 * bend * rest
 
     @property
     def slope(self) -> Array:

@@ -1,7 +1,7 @@
 """Learning, predicted before training: accuracy, error and scores on Gaussian mixtures; estimates for real data."""
 
+from ..spectra.products import Concentration
 from .estimate import LearningEstimate, estimate_learning
-from .features import Concentration
 from .predict import LearningCurve, LearningPrediction, learning_curve, predict_learning
 
 __all__ = [

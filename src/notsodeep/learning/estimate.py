@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .._arguments import checked, not_negative
 from .._arrays import as_floats, as_labels
-from ..errors import InvalidInputError
+from ..errors import ConcentrationWarning, InvalidInputError, warn
 from ..kernels import kernels_of
 from ..matching import Twin
 from ..networks import Kernel, Network
@@ -39,13 +39,18 @@ class PowerLaw:
     logs: Array  # Logarithms of the sizes, (5,)
     values: Array  # Logarithms of the errors, (5,)
     covariance: Array  # Covariance of the values by the chance of the rows, (5, 5)
+    seen: bool  # Whether there was an error at the largest size
+    nearness: Array  # Of a peak by size, (5,)
 
     @staticmethod
-    def fit(sizes: Array, errors: Array) -> PowerLaw:
+    def fit(sizes: Array, errors: Array, nearness: Array) -> PowerLaw:
         """Take the last five sizes, (N,), with the error of every row at each of them, (N, rows)."""
         last, rows = errors[-5:], errors.shape[1]
-        means = np.maximum(last.mean(1), 0.5 / rows)  # no errors at all: half a row
-        return PowerLaw(np.log(sizes[-5:]), np.log(means), np.cov(last / means[:, None]) / rows)
+        sums = last.sum(1)
+        means = np.maximum(sums, 0.5) / rows  # no errors at all: half a row
+        none = np.where(sums > 0.0, 0.0, 1.0)
+        chance = np.cov(last / means[:, None]) / rows + np.outer(none, none)
+        return PowerLaw(np.log(sizes[-5:]), np.log(means), chance, bool(sums[-1] > 0.0), nearness[-5:])
 
     def at(self, sizes: Array) -> tuple[Array, Array, Array]:
         """Return the errors at these sizes (M,), and both ends of their intervals of 95 %."""
@@ -55,9 +60,21 @@ class PowerLaw:
         weights = line + bend
         beyond = np.maximum(x - self.logs[-1], 0.0)
         chance = np.einsum("mk,kl,ml->m", weights, self.covariance, weights)
-        width = 1.96 * np.sqrt(chance + (bend @ self.values) ** 2 + (LIMITS.drift * beyond) ** 2)
+        peak = self._beside_a_peak(line)
+        width = 1.96 * np.sqrt(chance + (bend @ self.values) ** 2 + (LIMITS.drift * beyond) ** 2 + peak**2)
         best = weights @ self.values
-        return np.exp(best), np.exp(best - width), np.exp(best + width)
+        return np.exp(best), np.exp(best - width) * self.seen, np.exp(best + width)
+
+    def _beside_a_peak(self, line: Array) -> Array:
+        """Return how far logarithms of errors, which grow like 1/(1 - rho), may leave the line by a peak, (M,).
+
+        The nearness rho of a peak is continued as a power of n, and log(1 - rho) as a line: without a peak both agree.
+        """
+        amplified = -np.log1p(-np.minimum(self.nearness, 1.0 - 1e-12))
+        ahead = np.exp(line @ np.log(self.nearness))
+        within = amplified - self._weights(self.logs, 1) @ amplified
+        beyond = -np.log1p(-np.minimum(ahead, 1.0 - 1e-12)) - line @ amplified
+        return np.where(ahead < LIMITS.peak, np.hypot(beyond, np.sqrt((within**2).mean())), np.inf)
 
     def _weights(self, x: Array, degree: int) -> Array:
         """Return what each value counts in the least-squares polynomial at x, (M, 5)."""
@@ -79,16 +96,30 @@ class LearningEstimate:
     mse: Array
     """Mean squared error, mean over outputs, (N,)."""
     mse_error: Array
+    nearness: Array
+    """Nearness of a double-descent peak, (N,): the largest eigenvalue of Omega (docs/theory.md, 15), 1 at a peak."""
     _laws: dict[str, PowerLaw]
 
     @checked
     def predict(self, n: Any, quantity: Quantity = "accuracy") -> tuple[Array, Array, Array]:
-        """Continue the curve to n training points (one or several): the values, and the ends of intervals of 95 %."""
+        """Continue the curve to n training points (one or several): the values, and the ends of intervals of 95 %.
+
+        Beyond a double-descent peak nothing is known: the interval is everything, and a ``ConcentrationWarning`` says
+        so.
+        """
         listed = n if isinstance(n, Iterable) and getattr(n, "ndim", 1) == 1 else [n]
         best, low, high = self._laws[quantity].at(np.array(as_floats(listed, "n")))
+        if np.isinf(high).any():
+            warn(
+                f"training nearly interpolates (nearness of a peak {self.nearness[-1]:.2f} and growing): there is a "
+                "double-descent peak before these numbers of points, beyond which this curve says nothing; use a "
+                "larger ridge",
+                ConcentrationWarning,
+            )
         if quantity == "mse":
             return best, low, high
-        return 1.0 - best, 1.0 - np.minimum(high, 1.0), 1.0 - low
+        best = np.minimum(best, 1.0)
+        return 1.0 - best, 1.0 - np.minimum(high, 1.0), 1.0 - np.minimum(low, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, for JSON."""
@@ -161,8 +192,9 @@ def estimate_learning(
     if labels.max(initial=0) < 1:
         raise InvalidInputError("y must hold labels of at least two classes, got one")
     wanted = np.array(_sizes(sizes, len(K)))
-    errors, squares = np.stack([_scored(K, labels, int(n), ridge, seed) for n in wanted], axis=1)
-    laws = {"accuracy": PowerLaw.fit(wanted, errors), "mse": PowerLaw.fit(wanted, squares)}
+    scored = [_scored(K, labels, int(n), ridge, seed) for n in wanted]
+    errors, squares, nearness = (np.stack(part) for part in zip(*scored, strict=True))
+    laws = {"accuracy": PowerLaw.fit(wanted, errors, nearness), "mse": PowerLaw.fit(wanted, squares, nearness)}
     root = np.sqrt(len(K))
     # a share of 0 or 1 still has the spread of one point more or less
     share = (errors.sum(1) + 1.0) / (len(K) + 2.0)
@@ -172,6 +204,7 @@ def estimate_learning(
         np.sqrt(share * (1.0 - share)) / root,
         squares.mean(1),
         squares.std(1) / root,
+        nearness,
         laws,
     )
 
@@ -188,16 +221,20 @@ def _sizes(given: Any, n: int) -> list[int]:
     return sizes
 
 
-def _scored(K: Tensor, labels: Array, n: int, ridge: float, seed: int) -> tuple[Array, Array]:
-    """Return the error and the squared error of every row, averaged over four subsets of n rows."""
+def _scored(K: Tensor, labels: Array, n: int, ridge: float, seed: int) -> tuple[Array, ...]:
+    """Return the error and the squared error of every row, and the nearness of a peak, averaged over four subsets."""
     generator = np.random.default_rng([seed % 2**64, n])
     parts = [generator.permutation(len(K))[:n] for _ in range(4 if n < len(K) else 1)]
     found = [_scores(K, labels, rows, ridge) for rows in parts]
     return tuple(np.mean(part, axis=0) for part in zip(*found, strict=True))
 
 
-def _scores(K: Tensor, labels: Array, rows: Array, ridge: float) -> tuple[Array, Array]:
-    """Train on a subset; score the rows inside it by leave-one-out and the others as held out."""
+def _scores(K: Tensor, labels: Array, rows: Array, ridge: float) -> tuple[Array, Array, float]:
+    """Train on a subset; score the rows inside it by leave-one-out and the others as held out.
+
+    With u = 1/g and g the mean of the eigenvalues of P = (K + gamma)^(-1), du/d gamma is 1/(1 - rho) (theory section
+    15), so rho, the nearness of a peak, is 1 - g^2 over the mean of their squares.
+    """
     index = torch.from_numpy(rows).to(K.device)
     part = K[index][:, index]
     classes = torch.from_numpy(labels).to(K.device)
@@ -205,6 +242,8 @@ def _scores(K: Tensor, labels: Array, rows: Array, ridge: float) -> tuple[Array,
     factor = factorise(part, ridge * float(part.diagonal().mean()))
     weights = factor.solve(targets[index])
     scores = K[:, index] @ weights
-    scores[index] = leave_one_out(targets[index], weights, factor.inverse().diagonal())
+    inverse = factor.inverse()
+    scores[index] = leave_one_out(targets[index], weights, inverse.diagonal())
     wrong = (scores.argmax(1) != classes).to(K)
-    return wrong.cpu().numpy(), ((scores - targets) ** 2).mean(1).cpu().numpy()
+    rho = 1.0 - float(inverse.trace()) ** 2 / (len(rows) * float((inverse**2).sum()))
+    return wrong.cpu().numpy(), ((scores - targets) ** 2).mean(1).cpu().numpy(), max(rho, 1e-6)

@@ -11,22 +11,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..spectra.population import OWN, Array, Commuting, NonCommuting
+from ..spectra.population import OWN, Array, Commuting
 from .features import LongerRows
-from .resolvent import Resolvent, solve
+from .resolvent import Resolvent
 
 _STEP = 1e-30j  # s
 
 
-def errors_at_finite_p(at: Resolvent, targets: Array) -> tuple[Array, Array]:
-    """Return the test error by class, sum over outputs (N, K), and what the order 1/p^2 may be of it, (N,).
+def errors_at_finite_p(at: Resolvent, targets: Array) -> tuple[Array, Array, Array]:
+    """Return the test error by class (N, K), the training error over gamma^2, and what the order 1/p^2 may be of them.
 
-    Covariances without common eigenvectors are taken to have some.
+    Errors are sums over outputs; the training error is -d^2 F/d gamma ds times gamma^2/n, so it has the same orders.
     """
     problem, ridges = at.problem, 1.0 / at.g - at.traces
-    if isinstance(problem.noise, NonCommuting):
-        problem = replace(problem, noise=problem.noise.surrogate())
-        at = solve(problem, ridges)
     assert isinstance(problem.noise, Commuting)
     classes, ratios, p = len(problem.counts), problem.ratios, problem.p
     problem = replace(problem, noise=_with_targets(problem.noise, p * targets @ targets.T))
@@ -50,8 +47,10 @@ def errors_at_finite_p(at: Resolvent, targets: Array) -> tuple[Array, Array]:
     moved_u = -inverse @ couplings / p  # by e of each class
     moved_g = np.eye(classes) / problem.counts - moved_u / u[:, :, None] ** 2
     more = np.einsum("na,nab->nb", by_u, moved_u) + np.einsum("na,nab->nb", by_g, moved_g)
+    by_ridge = inverse.sum(2)
+    left = (problem.counts / u + (by_u - by_g / u**2) * by_ridge).sum(1) / problem.counts.sum()
     gap = 1.0 - np.abs(np.linalg.eigvals(omega)).max(axis=1)
-    return (u + more).imag / _STEP.imag, 1.0 / (p * gap) ** 2
+    return (u + more).imag / _STEP.imag, -left.imag / _STEP.imag, 1.0 / (p * gap) ** 2
 
 
 def _with_targets(noise: Commuting, grams: Array) -> Commuting:
@@ -68,5 +67,5 @@ def _parts(at: Resolvent, longer: LongerRows | None) -> tuple[Array, Array, Arra
 def _uneven(at: Resolvent, longer: LongerRows) -> Array:
     target = np.zeros((1, at.g.shape[1]))
     values, plain = (np.vstack([part, target]) for part in (longer.values, longer.plain))
-    moved = at.traces_of(values, np.vstack([longer.means, 1.0 + target])) - at.traces + longer.offsets
-    return moved**2 - (at.traces_of(plain, np.ones_like(plain)) - at.traces) ** 2
+    moved = at.traces_of(values) - at.traces + longer.offsets
+    return moved**2 - (at.traces_of(plain) - at.traces) ** 2

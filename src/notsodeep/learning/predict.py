@@ -16,8 +16,9 @@ from ..matching import Twin
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import Kernel, Network
 from ..spectra.population import Array
+from ..spectra.products import Concentration
 from ..spectra.sources import source_of
-from .features import Concentration, check_twin, concentration, limit_problem, linear_problem
+from .features import check_twin, limit_problem, linear_problem
 from .schedules import confusions, flow_scores, ridge_scores
 
 
@@ -49,7 +50,7 @@ class LearningPrediction:
     mse: Any
     """Mean squared error on new points, mean over outputs; with its order 1/p, unlike means and covariances."""
     training_error: Any
-    """Mean squared error on the training points, mean over outputs."""
+    """Mean squared error on the training points, mean over outputs; with its order 1/p."""
     quadrature_error: float
     """Estimated error of the probabilities themselves; zero for two classes."""
     concentration: Concentration
@@ -126,8 +127,8 @@ def predict_learning(
         raise InvalidInputError("refined=False is the limit of a network; give twin.network, or refined=True")
     problem = linear_problem(net, source, trained, rates) if refined else limit_problem(net, source, trained)
     points, scalar, flow = _schedule(ridge, times)
-    test = concentration(problem, 1.0 / points.max() if flow else problem.diagonal * points.min())
-    test.report()
+    test = problem.concentration(1.0 / points.max() if flow else problem.diagonal * points.min())
+    test.report(_DOUBTFUL)
     train, unit = (flow_scores, 1.0) if flow else (ridge_scores, problem.diagonal)
     scores = train(problem, points * unit, wanted)
     _report_interpolation(float(scores.doubt.max()), source.p)
@@ -136,6 +137,7 @@ def predict_learning(
     confusion = np.concatenate([found for found, _ in pairs])
     squares = ((scores.means - wanted) ** 2 + np.einsum("nboo->nbo", scores.covariances)).mean(-1)
     squares = squares * scores.finite if refined else squares
+    training = scores.training_error * (scores.finite_training if refined else 1.0)
     shown = _unwrapped if scalar else np.asarray
     return LearningPrediction(
         network=net,
@@ -150,10 +152,16 @@ def predict_learning(
         confusion=shown(confusion),
         accuracy=shown(np.einsum("nbb,b->n", confusion, shares)),
         mse=shown(squares @ shares),
-        training_error=shown(scores.training_error),
+        training_error=shown(training),
         quadrature_error=max(error for _, error in pairs),
         concentration=test,
     )
+
+
+_DOUBTFUL = (
+    "Errors may be off by several percent and accuracies by points; use estimate_learning on data instead, or a larger "
+    "ridge"
+)
 
 
 def _report_interpolation(doubt: float, p: int) -> None:

@@ -62,17 +62,14 @@ class Resolvent:
         added = np.einsum("naa->na", self.means)
         return self.bulk.traces() + (added - removed) / self.problem.p
 
-    def traces_of(self, values: Array, scales: Array) -> Array:
-        """tr(S_a Q)/p for other eigenvalues (r, K) and means times ``scales`` (r, K), in a joint spectrum; (N, K)."""
+    def traces_of(self, values: Array) -> Array:
+        """tr(S_a Q)/p for other eigenvalues (r, K), in a joint spectrum; (N, K)."""
         assert isinstance(self.bulk, CommutingAt)
-        noise, p, W = self.bulk.of, self.problem.p, self._weights
-        rows = noise.within[0]
-        grams, inverse, scales = noise.mean_grams[rows], self.bulk.inverse[:, rows], scales[rows]
-        along = np.tensordot(W, grams, axes=((1, 2), (1, 2))) * inverse**2 @ values[rows]
-        across = np.tensordot(inverse, scales[:, :, None] * grams, axes=1)
-        means = inverse @ (scales**2 * np.einsum("raa->ra", grams))
-        means = means - np.einsum("nab,nbc,nac->na", across, W, across, optimize=True)
-        return (noise.weights * self.bulk.inverse) @ values + (means - along) / p
+        noise, rows = self.bulk.of, self.bulk.of.within[0]
+        along = np.tensordot(self._weights, noise.mean_grams[rows], axes=((1, 2), (1, 2)))
+        removed = along * self.bulk.inverse[:, rows] ** 2 @ values[rows]
+        means = np.einsum("naa->na", self.means)
+        return (noise.weights * self.bulk.inverse) @ values + (means - removed) / self.problem.p
 
     def pair(self, pairs: Pairs) -> Pair:
         """Return what two of the points have together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -25,6 +25,7 @@ class Scores:
     covariances: Array
     training_error: Array  # (N,)
     finite: Array  # (N, K): what the order 1/p does to the squared error
+    finite_training: Array  # (N,): what it does to the training error
     doubt: Array  # (N,): what the order 1/p^2 may do to it
 
 
@@ -36,12 +37,22 @@ def ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Score
 def _ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Scores:
     at = solve(problem, problem.offsets + ridges[:, None])
     means, covariances = score_means(at, targets), score_covariances(at, OWN, targets)
+    shares, squares = problem.counts / problem.counts.sum(), _squares(means, covariances, targets)
     # a training residual is gamma/(d_a + delta_a) times the one of the same point left out
-    squares = ((targets - means) ** 2 + np.einsum("nboo->nbo", covariances)).mean(-1)
-    shares = problem.counts / problem.counts.sum()
-    errors, doubt = errors_at_finite_p(at, targets)
-    finite = errors / (targets.shape[1] * squares)
-    return Scores(means, covariances, ((ridges[:, None] * at.g) ** 2 * squares) @ shares, finite, doubt)
+    training = ridges**2 * ((at.g**2 * squares) @ shares)
+    if isinstance(problem.noise, NonCommuting):  # the order 1/p is that of a joint spectrum nearby
+        at = solve(replace(problem, noise=problem.noise.surrogate()), problem.offsets + ridges[:, None])
+        squares = _squares(score_means(at, targets), score_covariances(at, OWN, targets), targets)
+    errors, left, doubt = errors_at_finite_p(at, targets)
+    outputs = targets.shape[1]
+    finite = errors / (outputs * squares), left / (outputs * ((at.g**2 * squares) @ shares))
+    return Scores(means, covariances, training, *finite, doubt)
+
+
+def _squares(means: Array, covariances: Array, targets: Array) -> Array:
+    """Return the squared error of a point left out, mean over outputs, (N, K)."""
+    squares: Array = ((targets - means) ** 2 + np.einsum("nboo->nbo", covariances)).mean(-1)
+    return squares
 
 
 def flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores:
@@ -64,7 +75,7 @@ def _flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores
     shares = problem.counts / problem.counts.sum()
     scores = 2.0 * np.einsum("tjb,tjbo->tbo", new, means).real
     stopped = _ridge_scores(problem, 1.0 / times, targets)  # a time acts like this ridge
-    return Scores(scores, covariances, squares @ shares, stopped.finite, stopped.doubt)
+    return Scores(scores, covariances, squares @ shares, stopped.finite, stopped.finite_training, stopped.doubt)
 
 
 def _contour_sums(at: Resolvent, gains: list[Array], targets: Array) -> list[Array]:

@@ -82,15 +82,14 @@ class SpectrumDisplay(Display):
         return cls(values, law, title)
 
     def _warn_of_another_network(self) -> None:
-        """The mean of an uncentred activation adds one eigenvalue of the order of n, which no law here has."""
+        """The mean of an uncentred activation adds one eigenvalue of the order of n, which a centred one lacks."""
         if self.law is None:
             return
         predicted, largest = max([self.bulk[1], *self._spikes()]), float(self.eigenvalues[-1])
         if largest > 2.0 * predicted:
             warn(
-                f"the largest eigenvalue of this kernel is {largest:.4g}, that of the law {predicted:.4g}. The law "
-                "speaks of the centred network; for its spectrum take the kernel of deq.centred(tau0), which is "
-                "twin.deq of a match"
+                f"the largest eigenvalue of this kernel is {largest:.4g}, that of the law {predicted:.4g}: they "
+                "speak of different networks, or one of them is centred. The law is that of law.network"
             )
 
     @property

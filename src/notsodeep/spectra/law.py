@@ -18,8 +18,9 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import Kernel, Network
 from .bulk import NoiseLaw, noise_law
-from .linearised import finite_form, limit_form
+from .matrix import finite_form, limit_form
 from .population import Array
+from .products import Concentration
 from .sources import Source, source_of
 from .spikes import LowRankPart, Spike, isolated
 
@@ -30,6 +31,8 @@ class Atom:
 
     value: float
     mass: float
+    width: float = 0.0
+    """Standard deviation of the eigenvalues that it stands for, by the norms of the rows; zero in the limit."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,12 +42,16 @@ class SpectralLaw:
     The bulk and the atom have total mass one; isolated eigenvalues are few and carry no mass.
     """
 
+    network: Network
+    """The network whose kernel has this law: the one that was given, or the centred one in the limit."""
     coefficients: Coefficients
     """Of the centred network, at the scale tau0 of the data (E||x||^2 with the class means, unless given)."""
     n: int
     p: int
     refined: bool
     """Whether slopes and diagonals depend on the classes, as at finite p, or are those of the limit."""
+    concentration: Concentration
+    """Whether the data is high-dimensional enough, as a number."""
     _part: LowRankPart
     _noise: NoiseLaw
     """Law of the noise Gram matrix."""
@@ -67,7 +74,7 @@ class SpectralLaw:
     @property
     def atoms(self) -> tuple[Atom, ...]:
         """The shifted zero with its mass, when n exceeds the rank of the noise."""
-        return (Atom(self._part.shift, self._noise.zero),) if self._noise.zero > 0 else ()
+        return (Atom(self._part.shift, self._noise.zero, self._part.width),) if self._noise.zero > 0 else ()
 
     def density(self, x: Any) -> Array:
         """Return the density of the bulk at x, a number or an array; atoms have none."""
@@ -98,9 +105,9 @@ class SpectralLaw:
 
     def summary(self) -> str:
         """Return a table of bulks, atoms and isolated eigenvalues, as text."""
-        lines = [f"{self.kernel} of {self.coefficients.network!r}, n = {self.n}, p = {self.p}"]
+        lines = [f"{self.kernel} of {self.network!r}, n = {self.n}, p = {self.p}"]
         for atom in self.atoms:
-            lines.append(f"  atom    {atom.value:.6g}   mass {atom.mass:.4f}")
+            lines.append(f"  atom    {atom.value:.6g} ± {atom.width:.1g}   mass {atom.mass:.4f}")
         for (low, high), mass in zip(self.support, self.masses, strict=True):
             lines.append(f"  bulk    [{low:.6g}, {high:.6g}]   mass {mass:.4f}")
         lines += [f"  spike   {spike}" for spike in self.spikes]
@@ -118,7 +125,8 @@ def spectral_law(
 ) -> SpectralLaw:
     """Predict the eigenvalues of a network's kernel on n points of a mixture, without sampling.
 
-    The law is that of the centred network ``law.coefficients.network``.
+    The law is that of the network as it is given; :meth:`DEQ.centred` gives the centred one, of which the theorems
+    speak. A ``ConcentrationWarning`` says where the mixture has too low an effective rank.
 
     Parameters
     ----------
@@ -132,7 +140,7 @@ def spectral_law(
         Which kernel.
     refined : bool
         ``True`` expands the kernel at the typical pair of each two classes, which at finite p is nearer to exact
-        kernels. ``False`` is the limit, the law of :func:`notsodeep.equivalent`.
+        kernels. ``False`` is the limit, the law of :func:`notsodeep.equivalent`, of the centred network.
 
     Returns
     -------
@@ -149,22 +157,24 @@ def spectral_law(
     Examples
     --------
     >>> import notsodeep as nsd
-    >>> law = nsd.spectral_law(nsd.DEQ("relu", sigma_a2=0.2), nsd.GaussianMixture.two_class(1000), n=800)
+    >>> centred = nsd.DEQ("relu", sigma_a2=0.2).centred(tau0=1.1)
+    >>> law = nsd.spectral_law(centred, nsd.GaussianMixture.two_class(1000), n=800)
     >>> [(round(a, 3), round(b, 3)) for a, b in law.support]
     [(0.09, 0.975)]
     >>> [round(s.value, 2) for s in law.spikes]
     [6.09, 6.4]
     """
     source = source_of(mixture, n)
-    return law_of(source, coefficients(network, source.tau0, kernel), refined)
+    return law_of(source, network, coefficients(network, source.tau0, kernel), refined)
 
 
-def law_of(source: Source, four: Coefficients, refined: bool) -> SpectralLaw:
-    """Solve for the law of the network of ``four`` on a source of points."""
-    population, part = (finite_form if refined else limit_form)(source, four)
+def law_of(source: Source, network: Network, four: Coefficients, refined: bool) -> SpectralLaw:
+    """Solve for the law of a network on a source of points; ``four`` are its numbers."""
+    noise, part, test = finite_form(source, network, four) if refined else limit_form(source, four)
+    test.report("Eigenvalues may be off by several percent; compare with a kernel matrix of sampled rows")
     with _solvable():
-        noise = noise_law(population, int(population.ratios.argmax()))
-    return SpectralLaw(four, source.n, source.p, refined, part, noise)
+        found = noise_law(noise, int(noise.ratios.argmax()))
+    return SpectralLaw(network if refined else four.network, four, source.n, source.p, refined, test, part, found)
 
 
 @contextlib.contextmanager

@@ -29,6 +29,13 @@ class Limits:
     nodes: int = 16  # Chebyshev nodes of a panel: its series ends at 1e-11 for a smooth density
     halvings: int = 30  # of a panel, beside singularities of the density
 
+    steep: float = 4.0  # largest eigenvalue over the mean, from which on each square x_i^2 is a feature of its own
+    weakest: float = 0.02  # strength of a product in a steep spectrum, relative to the ridge, below which it is ridge
+    directions: int = 160  # eigenvalues whose products are looked at: 13,000 pairs
+    trusted: float = 1.0  # strength of (x . y)^2 relative to the ridge: up to it no bias beyond that of the size
+    trusted_steep: float = 5.0  # the limit where the strong products of a steep spectrum are features
+    norm_spread: float = 0.1  # relative variance of ||x||^2: beyond it the error is off by 5 % for odd activations too
+
 
 LIMITS = Limits()
 
@@ -154,6 +161,20 @@ class Commuting(Population):
         """Return the population of the rows l_a x, with the factors l_a of the classes."""
         grams = self.mean_grams * np.outer(factor, factor)
         return replace(self, values=self.values * factor**2, mean_grams=grams, offsets=offsets)
+
+    def around_means(self, p: int) -> NonCommuting:
+        """Return the same population with matrices on the span of the means, whose directions follow the rows."""
+        rows, bases = self.within[0], []
+        for gram in self.mean_grams[rows]:
+            values, vectors = np.linalg.eigh(gram)
+            live = values > LIMITS.rounding * max(values[-1], 0.0)
+            bases.append(vectors[:, live] * np.sqrt(values[live]))
+        where = np.repeat(rows, [basis.shape[1] for basis in bases])
+        weights = self.weights - np.bincount(where, minlength=len(self.weights)) / p
+        means = np.concatenate([np.zeros((len(self.ratios), 0)), *bases], axis=1).T
+        outside = replace(self, weights=weights, mean_grams=0.0 * self.mean_grams)
+        inside = self.values[where].T[:, :, None] * np.eye(len(where))
+        return NonCommuting(self.ratios, inside, p, means, outside)
 
     def plus(self, other: Commuting) -> Commuting:
         """Return the direct sum with more directions."""
@@ -318,6 +339,10 @@ class NonCommuting(Population):
             means=self.means * factor,
             outside=self.outside.scaled(factor, offsets),
         )
+
+    def around_means(self, p: int) -> NonCommuting:
+        """Return itself."""
+        return self
 
     def plus(self, other: Commuting) -> NonCommuting:
         """Return the population with more directions outside."""

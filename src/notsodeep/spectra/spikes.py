@@ -51,6 +51,7 @@ class LowRankPart:
     shift: float  # c
     ratios: Array  # n_a/p of the L classes
     form: Linearised  # with E, t, kappa and v of the L classes
+    width: float = 0.0  # Standard deviation of c by the norms of the rows
 
     def scales(self, g: Array) -> Array:
         """Return D with D N D free of units: the blocks of N are of the order of g, 1 and 1/g."""
