@@ -195,6 +195,8 @@ def test_the_box_is_part_of_the_value():
     for network in (deq, enn):
         assert nsd.network_from_dict(network.to_dict()) == network == pickle.loads(pickle.dumps(network))
     assert deq != nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
+    with pytest.raises(InvalidInputError, match="one layer"):
+        nsd.ConvDEQ(["tanh", "relu"], 0.01, image=(1, 8, 8))
     plain = nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
     old = {key: value for key, value in plain.to_dict().items() if key != "pool"}
     assert nsd.network_from_dict(old) == plain == nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8), pool=1)
