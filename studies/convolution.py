@@ -56,12 +56,12 @@ def _score(K: Tensor, K_test: Tensor, y: Tensor, y_test: Tensor) -> dict[str, fl
     held = min(5_000, len(y) // 5)
     fitted = min(10_000, len(y) - held)
     part, rest = slice(0, fitted), slice(len(y) - held, None)
-    shares = {r: share(_classes(K[part, part], K[rest, part], y[part], r), y[rest]) for r in RIDGES}
+    shares = {r: share(classes(K[part, part], K[rest, part], y[part], r), y[rest]) for r in RIDGES}
     ridge = max(shares, key=lambda r: shares[r])
-    return {"accuracy": share(_classes(K, K_test, y, ridge), y_test), "ridge": ridge, "held_out": shares[ridge]}
+    return {"accuracy": share(classes(K, K_test, y, ridge), y_test), "ridge": ridge, "held_out": shares[ridge]}
 
 
-def _classes(K: Tensor, K_test: Tensor, y: Tensor, ridge: float) -> Tensor:
+def classes(K: Tensor, K_test: Tensor, y: Tensor, ridge: float) -> Tensor:
     """The classes that ridge regression on centred indicators predicts, by a Cholesky factor in double precision."""
     targets = torch.nn.functional.one_hot(y).double() - 0.1
     system = K.double()

@@ -42,6 +42,13 @@ def test_classifiers_agree(client, data, options):
     assert np.allclose(apart.decision_function(new), there.decision_function(new), rtol=0, atol=EQUAL)
 
 
+def test_convolutional_kernels_are_computed_by_workers(client):
+    X = np.random.default_rng(3).normal(size=(40, 1, 4, 4)) / 4.0
+    y, network = (X[:, 0, 0, 0] > 0).astype(int), nsd.ConvDEQ("relu", 0.2, image=(1, 4, 4), pool=2)
+    here, there = (nsd.DEQClassifier(network=network, ridge=0.1, client=each).fit(X, y) for each in (None, client))
+    assert np.allclose(there.decision_function(X[:9]), here.decision_function(X[:9]), rtol=0, atol=EQUAL)
+
+
 def test_weighted_regression_and_processes_agree(client, data):
     X, _, new = data
     y, w = np.sin(3 * X[:, :2]), np.linspace(0.0, 2.0, len(X))

@@ -195,6 +195,8 @@ def test_the_box_is_part_of_the_value():
     for network in (deq, enn):
         assert nsd.network_from_dict(network.to_dict()) == network == pickle.loads(pickle.dumps(network))
     assert deq != nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
+    with pytest.raises(InvalidInputError, match="one layer"):
+        nsd.ConvDEQ(["tanh", "relu"], 0.01, image=(1, 8, 8))
     plain = nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
     old = {key: value for key, value in plain.to_dict().items() if key != "pool"}
     assert nsd.network_from_dict(old) == plain == nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8), pool=1)
@@ -207,4 +209,6 @@ def test_the_box_is_part_of_the_value():
 
 def test_opposite_shifts_of_images_with_themselves_are_one():
     (left,) = Images.of(nsd.ConvDEQ("relu", 0.2, image=(1, 5, 5), pool=2), torch.from_numpy(images()))
-    assert [len(_jobs(left, left, symmetric)) for symmetric in (True, False)] == [5, 9]
+    for symmetric, expected in ((True, 5), (False, 9)):
+        count, jobs = _jobs(left, left, symmetric)
+        assert count == len(list(jobs)) == expected

@@ -31,6 +31,16 @@ def test_two_layers_reach_what_is_asked_on_images_that_no_one_has_seen(phi, sigm
     assert (twin.network.depth, twin.fitted, twin.measured) == (2, 20, 20)
 
 
+@pytest.mark.parametrize("pool", [2, "global"])
+def test_pooled_networks_are_matched_by_pooled_networks(pool):
+    deq = nsd.ConvDEQ("relu", 0.2, image=(1, 4, 4), pool=pool)
+    small, fresh = (rows.reshape(-1, 1, 4, 2, 4, 2).mean((3, 5)) for rows in (X, FRESH))
+    twin = nsd.match_conv(deq, small, layers=2)
+    assert twin.network.pool == pool
+    assert twin.error < twin.plain
+    assert distance(nsd.ck(deq, fresh), nsd.ck(twin.network, fresh)) < 2e-3  # twice the tolerance
+
+
 def test_the_record_says_that_nothing_is_proven():
     twin = nsd.match_conv(nsd.ConvDEQ("relu", 0.2, image=SHAPE), X)
     assert "not proven" in str(twin)

@@ -40,9 +40,9 @@ def fill_convolutional(
     """Write the kernels of all pairs of images into ``target``, block by block; one triangle if ``y`` is ``None``."""
     left, right = Images.of(network, x) * 2 if y is None else Images.of(network, x, y)
     if not _fill_fused(left, right, target, y is None):
-        jobs = _jobs(left, right, y is None)
+        count, jobs = _jobs(left, right, y is None)
         started, told = time.perf_counter(), False
-        every = enumerate(track(jobs, len(jobs), "convolutional kernel", progress))
+        every = enumerate(track(jobs, count, "convolutional kernel", progress))
         for (rows, columns), group in itertools.groupby(every, lambda job: job[1][0]):
             whole: dict[Kernel, Tensor] = {}
             own = y is None and rows == columns
@@ -51,7 +51,7 @@ def fill_convolutional(
                 seconds = time.perf_counter() - started
                 if not told and seconds > 1.0 and progress is not False:  # the first job alone warms up
                     told = True
-                    announce(network, len(jobs), seconds / (done + 1))
+                    announce(network, count, seconds / (done + 1))
             for kernel, values in whole.items():
                 target[kernel][rows, columns] = 0.5 * (values + values.T) if own else values  # symmetric to the bit
                 if y is None and not own:
@@ -61,8 +61,11 @@ def fill_convolutional(
             target[kernel].diagonal().copy_(values)
 
 
-def _jobs(left: Images, right: Images, symmetric: bool) -> list[tuple[tuple[slice, slice], tuple[int, int]]]:
-    """The blocks of a matrix, each with all shifts; shifts d and -d of images with themselves are one."""
+Block = tuple[slice, slice]
+
+
+def _jobs(left: Images, right: Images, symmetric: bool) -> tuple[int, Iterator[tuple[Block, tuple[int, int]]]]:
+    """The blocks of a matrix, each with all shifts, and their number; of images with themselves d and -d are one."""
     entries = LIMITS.field_entries * (512 if left.pixels.is_cuda else 1)  # a GPU wants larger blocks than a cache
     if any(isinstance(m, EntryMaps) and not m.phi.piecewise_linear for m, _ in left.layers):  # slow: soon announced
         entries = LIMITS.pairs_at_once
@@ -70,7 +73,9 @@ def _jobs(left: Images, right: Images, symmetric: bool) -> list[tuple[tuple[slic
     starts = itertools.product(range(0, len(left), side), range(0, len(right), side))
     blocks = [(slice(i, i + side), slice(j, j + side)) for i, j in starts if not symmetric or i <= j]
     shifts = left.network.averages.shifts
-    return [(b, d) for b in blocks for d in shifts if not symmetric or b[0] != b[1] or d >= (0, 0)]
+    own = [symmetric and rows == columns for rows, columns in blocks]
+    jobs = ((b, d) for b, half in zip(blocks, own, strict=True) for d in shifts if not half or d >= (0, 0))
+    return len(blocks) * len(shifts) - sum(own) * (len(shifts) // 2), jobs
 
 
 def _add(whole: dict[Kernel, Tensor], part: Mapping[Kernel, Tensor], both_ways: bool) -> None:

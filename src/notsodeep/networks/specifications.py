@@ -611,7 +611,10 @@ class ConvDEQ(_OfImages):
         filter: int = 3,
         pool: int | Literal["global"] = 1,
     ) -> None:
-        self._set(DEQ(phi, sigma_a2, sigma_b2, sigma_c2).detached(), image, filter, pool)
+        dense = DEQ(phi, sigma_a2, sigma_b2, sigma_c2).detached()
+        if len(dense.activations) > 1:
+            raise InvalidInputError(f"the cell of a ConvDEQ has one layer, got {len(dense.activations)} activations")
+        self._set(dense, image, filter, pool)
 
     @property
     def variances(self) -> tuple[tuple[float, float, float], ...]:
