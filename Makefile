@@ -5,9 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.demo
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SOURCES := $(wildcard src tests studies benchmarks examples docs/*.py)
+SOURCES := $(wildcard src tests studies benchmarks examples docs/*.py hatch_build.py)
 
-.PHONY: demo test fuzz test-slow test-oldest test-newest lint bench docs clean
+.PHONY: demo test fuzz test-slow test-oldest test-newest lint bench docs package clean
 
 # the package alone
 $(DEMO): pyproject.toml constraints.txt
@@ -58,5 +58,20 @@ bench: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
+# what would be uploaded: built apart from this folder, checked, and installed into an empty environment;
+# PROJECT_URL=https://... is the address of the repository, to which the README's links lead on the package page
+package: export PROJECT_URL := $(PROJECT_URL)
+package:
+	rm -rf dist $(VENV)-package
+	$(PYTHON) -m venv $(VENV)-package
+	$(VENV)-package/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	$(VENV)-package/bin/python -m build --quiet
+	$(VENV)-package/bin/twine check --strict dist/*
+	rm -rf $(VENV)-package
+	$(PYTHON) -m venv $(VENV)-package
+	$(VENV)-package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd dist && ../$(VENV)-package/bin/python -c "import notsodeep as nsd; print(nsd.__version__, nsd.match_one_layer(nsd.DEQ('tanh', 0.2)).bound)"
+	cd dist && ../$(VENV)-package/bin/notsodeep explore --help > /dev/null
+
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist docs/_build docs/_generated docs/api docs/gallery .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-package build dist docs/_build docs/_generated docs/api docs/gallery .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -70,6 +70,18 @@ def _of(module: str, path: Path) -> Iterator[Import]:
         elif isinstance(node, ast.Import):
             absolute = [alias.name for alias in node.names if alias.name.split(".")[0] == "notsodeep"]
             yield from (Import(module, "/".join(name.split(".")[1:]), "", node.lineno) for name in absolute)
+        elif (late := _late(node, package)) is not None:
+            yield Import(module, late, "", node.lineno)
+
+
+def _late(node: ast.AST, package: list[str]) -> str | None:
+    """The module that ``import_module`` loads, where its name is written out; loops over a folder are left out."""
+    if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")):
+        return None
+    here = ".".join(["notsodeep", *package])
+    text = ast.unparse(node.args[0]).strip("f'\"").replace("{__package__}", here).replace("{__name__}", here)
+    text = here + text if text.startswith(".") else text
+    return "/".join(text.split(".")[1:]) if text.startswith("notsodeep.") and "{" not in text else None
 
 
 def _target(node: ast.ImportFrom, package: list[str]) -> str | None:
@@ -121,7 +133,8 @@ def private_reads() -> list[str]:
 
 
 def _private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+    """Whether a name is for its own file; those that every named tuple has are public."""
+    return name.startswith("_") and not name.startswith("__") and name not in ("_replace", "_asdict", "_fields")
 
 
 def _private_definitions(tree: ast.AST) -> Iterator[str]:

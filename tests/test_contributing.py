@@ -26,10 +26,12 @@ def change(section: str) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of sources and tests to which all diffs were applied; each changes one file of the package."""
     folder = tmp_path_factory.mktemp("changed")
-    for name in ("src", "tests", "studies", "docs"):
+    for name in ("src", "tests", "studies", "docs", "benchmarks", "examples", "results"):
         if (ROOT / name).exists():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "data", "_build"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
+            ignored = shutil.ignore_patterns("__pycache__", "data", "_build", "*.png", "quick*")
+            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for file in (*ROOT.glob("*.md"), *ROOT.glob("*.t*ml"), *ROOT.glob("*.txt"), ROOT / "Makefile"):
+        shutil.copy(file, folder)
     for section in ("Add an activation", "Add a kind of unit", "Add a family of twins", "Add a study"):
         diff = change(section)
         files = re.findall(r"^\+\+\+ b/(\S+)$", diff, flags=re.MULTILINE)
@@ -60,10 +62,23 @@ def test_new_names_are_known(folder):
     assert run(folder, "-c", code).split() == ["0.25", "True", "True", "False"]
 
 
-def test_the_tests_of_the_changes_pass(folder):
-    """Two of each: an activation, a kind of unit, a family, a study."""
+def suite(folder: Path, wanted: str, *files: str) -> str:
+    """What these tests say in that copy, where they all pass."""
+    return run(
+        folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/{file}" for file in files), "-k", wanted
+    )
+
+
+def test_the_tests_of_the_changes_and_the_rules_of_the_house_pass(folder):
+    """Two of each: an activation, a kind of unit, a family, a study; and what is asked of every file."""
+    changes = "Softsign and mpmath or every_name_is_covered or test_directions or erf_family or rising_feedback"
+    rules = "public_names or in_circles or rooms_import or private_names or name_of_its_own or explains_itself"
     files = ["activations/test_activations.py", "activations/test_directions.py", "matching/test_match.py", "studies"]
-    wanted = "Softsign and mpmath or every_name_is_covered or test_directions or erf_family"
-    wanted += " or rising_feedback or public_names"
-    tests = [*(f"tests/{file}" for file in files), "-k", wanted]
-    assert "8 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    said = suite(folder, f"{changes} or {rules}", *files, "test_package.py", "test_docstrings.py")
+    assert int(re.findall(r"(\d+) passed", said)[0]) >= 13
+
+
+@pytest.mark.slow
+def test_the_whole_suite_of_the_touched_rooms_passes(folder):
+    rooms = ("activations", "gaussian", "matching", "studies", "test_codegen.py")
+    suite(folder, "not contributing", *rooms, "test_package.py", "test_docstrings.py", "explore/test_server.py")

@@ -13,7 +13,6 @@ import json
 import multiprocessing
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -36,6 +35,8 @@ from notsodeep.estimators import load_estimator, save_estimator
 matplotlib.use("Agg")
 import matplotlib.image
 import matplotlib.pyplot
+
+resource = pytest.importorskip("resource", reason="needs the limits of Unix")
 
 CLEAN = 0
 FAILED = 1

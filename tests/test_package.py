@@ -8,9 +8,11 @@ import importlib.metadata
 import inspect
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
+import types
 
 import pytest
 
@@ -167,6 +169,8 @@ def test_files_do_not_import_each_other_in_circles():
         if found.module not in ("", found.file) and (found.file, found.module) not in FACTORIES:
             edges.setdefault(found.file, set()).add(found.module)
     assert imports.cycle(edges) == []
+    late = [i for i in imports.imports() if i.module == "kernels/device"]
+    assert {"kernels/matrix", "kernels/convolution"} <= {i.file for i in late}  # loaded by name, inside functions
     assert imports.cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]  # it can fail
 
 
@@ -229,3 +233,19 @@ def test_a_class_has_a_name_of_its_own():
     # a network is specified in one file, and has weights in another
     weights = {"DEQ": "nn/deq.py", "ENN": "nn/enn.py", "ConvDEQ": "nn/convolution.py"}
     assert shared == {name: ["networks/specifications.py", file] for name, file in weights.items()}
+
+
+@pytest.mark.parametrize("url", ["https://example.org/notsodeep", ""])
+def test_the_readme_of_the_package_page_has_no_link_that_leads_nowhere(monkeypatch, url):
+    stub = types.ModuleType("hatchling.metadata.plugin.interface")
+    stub.MetadataHookInterface = object
+    monkeypatch.setitem(sys.modules, stub.__name__, stub)
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = hook["for_package_page"](text, url)
+    links = re.findall(r"\]\(([^)\s]+)\)", shown)
+    assert all(link.startswith(("https://", "#")) for link in links)
+    given = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith(("http", "#"))]
+    assert all((ROOT / link.partition("#")[0]).exists() for link in given)
+    assert f"({url}/raw/main/{next(link for link in given if link.endswith('png'))})" in shown or not url
+    assert len(links) >= len(given) or not url

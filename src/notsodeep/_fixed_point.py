@@ -2,7 +2,7 @@
 
 Complex numbers have no bracket (:func:`unbracketed`). Other loops are for equilibria, which are vectors
 (``_equilibrium.py``), and for Stieltjes transforms, which are coupled, one per class
-(``spectra/newton.py``, ``spectra/realaxis.py``).
+(``spectra/population.py``, ``spectra/realaxis.py``).
 """
 
 from __future__ import annotations
