@@ -183,10 +183,9 @@ def test_private_names_stay_in_their_file():
 def test_sections_of_the_theory_that_are_cited_exist():
     theory = (ROOT / "docs" / "theory.md").read_text()
     sections = re.findall(r"^## (\w+)\. ", theory, flags=re.MULTILINE)
-    assert sections == [*map(str, range(1, 8)), "7b", *map(str, range(8, 17))]
     texts = {p: p.read_text() for folder in ("src", "tests", "benchmarks") for p in (ROOT / folder).rglob("*.py")}
     cited = {(p.name, n) for p, text in texts.items() for n in re.findall(r"[Tt]heory(?:\.md)?,? section (\w+)", text)}
-    assert len(cited) > 10
+    assert len(cited) > 10 and len(sections) == len(set(sections))
     assert {found for found in cited if found[1] not in sections} == set()
 
 
