@@ -9,7 +9,6 @@ from . import plots as plots
 from . import solve as solve
 from ._caches import clear_caches as clear_caches
 from .activations import Activation as Activation
-from .activations import activation as activation
 from .codegen import pytorch_code as pytorch_code
 from .equivalents import coefficients as coefficients
 from .equivalents import equivalent as equivalent
@@ -47,5 +46,6 @@ from .nn.linearised import linearise as linearise
 from .nn.replacement import replace as replace
 from .plots.movement import lazy as lazy
 from .spectra import spectral_law as spectral_law
+from .units import activation as activation
 
 __version__: str
