@@ -51,9 +51,10 @@ def half_line(terms: int, step: float) -> tuple[Tensor, Tensor, Tensor]:
         nodes = step * (torch.arange(math.ceil(LIMITS.reach / step), dtype=torch.float64) + 0.5)
         weights = torch.full_like(nodes, step)
     else:
-        edges = torch.linspace(0.0, LIMITS.reach, math.ceil(LIMITS.reach * 1.3 * math.sqrt(terms / 512.0)) + 1)
+        count = math.ceil(LIMITS.reach * 1.3 * math.sqrt(terms / 512.0))
+        edges = torch.linspace(0.0, LIMITS.reach, count + 1, dtype=torch.float64)
         halves = 2.0 ** -torch.arange(1.0, 60.0, dtype=torch.float64)
-        nodes, weights = panel_nodes(torch.cat([edges.double(), halves]).unique())
+        nodes, weights = panel_nodes(torch.cat([edges, halves]).unique())
     weights = weights * torch.exp(-0.5 * nodes**2) * math.sqrt(2.0 / math.pi)
     (table,) = hermite_table(nodes, weights, terms)
     return nodes, weights, table
