@@ -58,7 +58,7 @@ class LinearProblem:
     offsets: Array  # o_a, (K,): what the diagonal of the kernel adds to the ridge
     diagonal: float  # Mean of the kernel over points with themselves: the unit of the ridge
     concentration: Callable[[float], Concentration]  # The test of a ridge, in the kernel's own unit
-    products: int  # Rows of the joint spectrum that are products; they follow those of the data
+    products: int  # Rows of the joint spectrum that are products
     longer: LongerRows | None = None  # For joint spectra
 
     @property
@@ -86,9 +86,12 @@ def linear_problem(
 def _longer(
     source: Source, population: Commuting, k: PairAverages, form: Linearised, problem: LinearProblem
 ) -> LongerRows:
-    sigma, more, values = np.sqrt(source.norm_spread), k.by_norm[1], problem.noise.surrogate().values
+    noise = problem.noise.surrogate()
+    assert isinstance(noise, Commuting)
+    sigma, more, values = np.sqrt(source.norm_spread), k.by_norm[1], noise.values
     rows = len(population.weights)
-    linear, nonlinear = slice(rows), slice(rows, rows + problem.products)
+    first = rows + isinstance(problem.noise, Commuting)  # without matrices the norm comes before the products
+    linear, nonlinear = slice(rows), slice(first, first + problem.products)
     seen = form.offsets > 1e-9 * form.unit
     swell = np.where(seen, sigma * more / np.where(seen, form.offsets, 1.0), 0.0)
     plain = values.copy()

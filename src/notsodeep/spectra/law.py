@@ -162,7 +162,7 @@ def spectral_law(
     >>> [(round(a, 3), round(b, 3)) for a, b in law.support]
     [(0.09, 0.975)]
     >>> [round(s.value, 2) for s in law.spikes]
-    [6.09, 6.4]
+    [6.09, 6.41]
     """
     source = source_of(mixture, n)
     return law_of(source, network, coefficients(network, source.tau0, kernel), refined)
