@@ -21,7 +21,8 @@ def track(
     A ``description`` that is a function is asked again after every item. Where the standard error stream is neither a
     terminal nor a notebook, nothing is written.
     """
-    if progress is False:
+    console = Console(stderr=True)
+    if progress is False or not (console.is_terminal or console.is_jupyter):
         yield from items
         return
     told = description if callable(description) else lambda: description
@@ -29,7 +30,7 @@ def track(
     try:
         for done, item in enumerate(items):
             if bar is None and time.monotonic() >= due:
-                bar = _bar()
+                bar = _bar(console)
                 bar.start()
                 task = bar.add_task(told(), total=total, completed=done)
             yield item
@@ -40,11 +41,11 @@ def track(
             bar.stop()
 
 
-def _bar() -> Progress:
+def _bar(console: Console) -> Progress:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return Progress(*columns, console=console, transient=True)
