@@ -1,8 +1,7 @@
-"""The progress bar of long loops: it appears on a terminal, after a moment."""
+"""The progress bar of long loops: it appears on terminals and in notebooks, after a moment."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -11,35 +10,42 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 _T = TypeVar("_T")
+_PATIENCE = 2.0  # seconds
 
 
 def track(
     items: Iterable[_T], total: int, description: str | Callable[[], str], progress: bool | None = None
 ) -> Iterator[_T]:
-    """Yield ``items``; ``progress`` True shows a bar at once, False never, None on a terminal after a moment.
+    """Yield ``items``; ``progress`` True shows a bar at once, False never, None after two seconds.
 
-    A ``description`` that is a function is asked again after every item.
+    A ``description`` that is a function is asked again after every item. Where the standard error stream is neither a
+    terminal nor a notebook, nothing is written.
     """
-    shown = progress if progress is not None else sys.stderr.isatty()
-    if not shown:
+    console = Console(stderr=True)
+    if progress is False or not (console.is_terminal or console.is_jupyter):
         yield from items
         return
-    started = time.monotonic()
+    told = description if callable(description) else lambda: description
+    due, bar = time.monotonic() + (0.0 if progress else _PATIENCE), None
+    try:
+        for done, item in enumerate(items):
+            if bar is None and time.monotonic() >= due:
+                bar = _bar(console)
+                bar.start()
+                task = bar.add_task(told(), total=total, completed=done)
+            yield item
+            if bar is not None:
+                bar.update(task, advance=1, description=told())
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _bar(console: Console) -> Progress:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
     )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    told = description if callable(description) else lambda: description
-    task = bar.add_task(told(), total=total)
-    try:
-        for item in items:
-            if not bar.live.is_started and (progress or time.monotonic() - started > 1.5):
-                bar.start()
-            yield item
-            bar.update(task, advance=1, description=told())
-    finally:
-        if bar.live.is_started:
-            bar.stop()
+    return Progress(*columns, console=console, transient=True)

@@ -167,3 +167,29 @@ def test_a_deq_takes_modules_functions_and_lambdas():
     np.testing.assert_allclose(nsd.ck(own, points), nsd.ck(nsd.DEQ("tanh", 0.2), points), rtol=0, atol=ulps(256))
     with pytest.raises(ActivationError, match=r"SiLU.*make an instance of it"):
         nsd.DEQ(torch.nn.SiLU, 0.2)
+
+
+def test_a_function_with_state_is_known_by_its_values():
+    """Tables of another state are not used again; a network whose function has changed says so."""
+    shift, Z = [0.0], np.random.default_rng(0).standard_normal((60, 3))
+
+    def moved(x):
+        return torch.tanh(x + shift[0])
+
+    first, network = nsd.ck(nsd.DEQ(moved, 0.1), Z), nsd.DEQ(moved, 0.1)
+    shift[0] = 1.5
+    second = nsd.ck(nsd.DEQ(moved, 0.1), Z)
+    assert np.abs(second - nsd.ck(nsd.DEQ(lambda x: torch.tanh(x + 1.5), 0.1), Z)).max() < tolerance()
+    assert np.abs(second - first).max() > 0.1
+    with pytest.raises(ActivationError, match="other values than when it was made"):
+        nsd.ck(network, Z)
+
+    module = torch.nn.PReLU(init=0.25).double()
+    unit = nsd.Activation.from_callable(lambda x: torch.sin(module.weight * x))
+    before = nsd.ck(nsd.ENN([unit]), Z)
+    with torch.no_grad():
+        module.weight.fill_(0.5)
+    with pytest.raises(ActivationError, match="other values"):
+        nsd.ck(nsd.ENN([unit]), Z)
+    again = nsd.ck(nsd.ENN([lambda x: torch.sin(module.weight * x)]), Z)
+    assert np.abs(again - before).max() > 0.01

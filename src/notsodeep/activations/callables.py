@@ -20,18 +20,31 @@ _REACH = 30.0  # points and Gaussian scales up to here are checked
 
 @dataclass(frozen=True)
 class CallableActivation(Activation):
-    """A user's torch function, made by :meth:`Activation.from_callable`; it is equal only to itself."""
+    """A user's torch function, made by :meth:`Activation.from_callable`; it is equal only to itself.
+
+    What is stored for it belongs to its values: a function that has changed since it was made is refused.
+    """
 
     function: Callable[[Tensor], Tensor]
     rough: tuple[float, ...] = ()
     slopes: tuple[float, float] = (-float("inf"), float("inf"))
     symmetry: Parity | None = None
     label: str = "callable"
+    seen: tuple[float, ...] = ()  # its values at a few points, when it was made
 
     name = property(lambda self: self.label)
     kinks = property(lambda self: self.rough)
     slope_range = property(lambda self: self.slopes)
     parity = property(lambda self: self.symmetry)
+
+    def __hash__(self) -> int:
+        """Return a hash of the function and its values, asked by everything that stores results."""
+        if self.seen and self.seen != _sampled(self.function):
+            raise ActivationError(
+                f"{self.label} has other values than when it was made into an activation: its parameters, or variables "
+                "that it reads, have changed; make the network or the estimator again"
+            )
+        return hash((id(self.function), self.rough, self.symmetry, self.label, self.seen))
 
     def __repr__(self) -> str:
         kinks = f", kinks={self.rough}" if self.rough else ""
@@ -72,7 +85,14 @@ def make_callable(function: Callable[[Any], Any], kinks: Sequence[float], name: 
     _check_derivatives(phi)
     phi = replace(phi, symmetry=_parity(phi))
     _check_growth(phi)
-    return replace(phi, slopes=_slopes(phi))
+    return replace(phi, slopes=_slopes(phi), seen=_sampled(function))
+
+
+def _sampled(function: Callable[[Tensor], Tensor]) -> tuple[float, ...]:
+    """The values of a function at points that no usual function treats alike."""
+    x = torch.linspace(-3.0, 3.0, 41, dtype=torch.float64).sinh() + 0.0123
+    with torch.no_grad():
+        return tuple(function(x).to(torch.float64).tolist())
 
 
 def _called(phi: CallableActivation, grid: Tensor) -> Tensor:

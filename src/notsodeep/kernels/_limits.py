@@ -29,6 +29,8 @@ class Limits:
     open_entries: int = 1 << 18  # entries that wait until they are evaluated one by one
     held_numbers: int = 1 << 22  # numbers in the norm factors of rows that are stored: 32 megabytes
     short_row: float = 1e-6  # shorter rows, beside the longest, are evaluated one by one, without a wider table
+    usual_norms: float = 50.0  # the ratio of norms in a table, if few rows are outside
+    odd_rows: float = 0.02  # how many are few: they are evaluated one by one
     tiny_variance: float = 1e-290  # smaller variances are their own limit; quotients by this one are still numbers
     hermite_terms: int = 2048  # the longest Hermite series of a pair: longer ones cost more than quadrature
     series_terms: int = 1024  # Hermite coefficients that the quadrature still resolves at one scale each

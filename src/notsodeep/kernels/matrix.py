@@ -337,7 +337,7 @@ def _fill(
     if not (started and device.fill_fused(points, target)):
         fill_tiles(points, target, progress)
     if points.symmetric:
-        for kernel, values in _diagonals(spec, points.sx, points.table, points.least).items():
+        for kernel, values in _diagonals(spec, points.sx, points.table, points.ends).items():
             target[kernel].diagonal().copy_(values)
     _check_finite(spec.network, target)
     return target
@@ -352,12 +352,14 @@ def _check_finite(network: Any, target: Mapping[Kernel, Tensor]) -> None:
             )
 
 
-def _diagonals(spec: KernelSpec, s: Tensor, table: Table | None, least: float = 0.0) -> dict[Kernel, Tensor]:
-    """Kernels of points with themselves, from their squared norms, exact; no norm is below ``least``."""
+def _diagonals(
+    spec: KernelSpec, s: Tensor, table: Table | None, ends: tuple[float, float] = (0.0, math.inf)
+) -> dict[Kernel, Tensor]:
+    """Kernels of points with themselves, from their squared norms, exact; all norms are between the ``ends``."""
     if table is None:
         return {k: v.to(s.device) for k, v in spec.diagonal(s.cpu()).items()}
     found = {kernel: table.diagonal(kernel, s.sqrt()) for kernel in spec.names}
-    short = table.shorter(s, least)
+    short = table.outside(s, ends)
     if short is not None:
         for kernel, exact in spec.diagonal(s[short].cpu()).items():
             found[kernel][short] = exact.to(s.device)

@@ -194,11 +194,12 @@ class Table:
         near = self.norms.low * (1.0 - 1e-13) <= low and high <= self.norms.high * (1.0 + 1e-13)
         return self.homogeneous or near
 
-    def shorter(self, squares: Tensor, least: float) -> Tensor | None:
-        """Which rows, by their squares, are shorter than the table covers; ``None`` if no norm is below ``least``."""
-        if self.homogeneous or least >= self.norms.low * (1.0 - 1e-9):
+    def outside(self, squares: Tensor, ends: tuple[float, float]) -> Tensor | None:
+        """Which rows, by their squares, the table does not cover; ``None`` if it covers norms between the ``ends``."""
+        low, high = self.norms.low * (1.0 - 1e-9), self.norms.high * (1.0 + 1e-9)
+        if self.homogeneous or (low <= ends[0] and ends[1] <= high):
             return None
-        return squares < (self.norms.low * (1.0 - 1e-9)) ** 2
+        return (squares < low**2) | (squares > high**2)
 
     def diagonal(self, kernel: Kernel, norms: Tensor) -> Tensor:
         """Kernels of points with themselves."""

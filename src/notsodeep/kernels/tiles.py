@@ -142,14 +142,15 @@ class Points:
 
     def find_table(self, given: Table | None) -> None:
         """Use the given table, the cached one for such norms, or none where entry by entry is cheaper."""
-        self.least, low, high = norm_range(self.sx, self.sy)
+        least, low, high = norm_range(self.sx, self.sy)
+        self.ends = least, high
         network, single = self.spec.network, self.x.dtype == torch.float32
         if high == 0.0:
             return
         if given is not None and given.holds(low, high) and all(k in given.kernels for k in self.spec.names):
             self.table = given
         elif self.pairs > self.direct:
-            scale = self.norm_scale(low, high)
+            scale = self.norm_scale(*self._usual(low, high))
             if given is not None and not scale.single:
                 scale = rounded_range(network, min(low, given.norms.low), max(high, given.norms.high))
             self.table = table_for(self.spec, scale, self.pairs, self.x.dtype)
@@ -157,8 +158,20 @@ class Points:
             # cosines beyond are rounded too much for the angle of a kinked kernel
             known = 1.0 - (5e-4 if single else 1e-6)
             self.trusted = min(self.table.reach, known) if network.kinked else self.table.reach
-            left, right = (self.table.shorter(s, self.least) for s in (self.sx, self.sy))
+            left, right = (self.table.outside(s, self.ends) for s in (self.sx, self.sy))
             self.short = None if left is None or right is None else (left, right)
+
+    def _usual(self, low: float, high: float) -> tuple[float, float]:
+        """The range of most norms, if few rows are much longer or shorter: those are evaluated one by one."""
+        if self.spec.network.homogeneous or high <= LIMITS.usual_norms * low:
+            return low, high
+        norms = torch.cat([self.sx, self.sy]).sqrt()
+        middle = float(norms[norms > 0].median())
+        start, end = (middle * LIMITS.usual_norms**power for power in (-0.5, 0.5))
+        inside = norms[(norms >= start) & (norms <= end)]
+        if len(inside) < (1.0 - LIMITS.odd_rows) * len(norms):
+            return low, high
+        return float(inside.min()), float(inside.max())
 
     def norm_scale(self, low: float, high: float) -> NormScale:
         """The range of norms for which a table is built."""
