@@ -233,13 +233,15 @@ class _Progress:
         self.rows: Any = None  # of the whole batch that are still in it; None: all
         self._open = torch.ones(z0.shape[:-1], dtype=torch.bool, device=z0.device)
         self._value: Tensor | None = None
-        self._residual = z0.new_full(z0.shape[:-1], math.inf)
+        self._residual: Any = None
         self._steps = torch.zeros(z0.shape[:-1], dtype=torch.long, device=z0.device)
         self._last = math.inf
 
     def look(self, z: Tensor, image: Tensor, count: int, last: bool) -> Tensor | None:
         """Measure and keep what is done; return the rows that go on if the others leave the batch."""
         residual = self.measure(z, image, self.rows)
+        if self._residual is None:
+            self._residual = torch.full_like(residual, math.inf)
         # a row that is no longer finite never will be: it ends unconverged, the others go on
         ends = self._open & ((residual <= self.tol) | ~torch.isfinite(residual) | last)
         self._open = self._open & ~ends

@@ -72,6 +72,18 @@ class Product:
         """The length of a row."""
         return weights.shape[-1]
 
+    def terms(self, weights: Tensor) -> int:
+        """The number of products in an entry of the map."""
+        return weights[0].numel()
+
+    def spread(self, weights: Tensor) -> float:
+        """A bound of the norm of the map whose weights are |A|."""
+        return float(weights.detach().double().norm()) * (1.0 + 1e-9)
+
+    def symbols(self, weights: Tensor) -> Tensor:
+        """Matrices (b, m, n), in double precision, the largest norm of which is a bound of the map's."""
+        return weights.detach().double().unsqueeze(0)
+
     def forward(self, weights: Tensor, u: Tensor) -> Tensor:
         return u @ weights.mT
 
@@ -116,6 +128,14 @@ class Convolution(Product):
 
     def features(self, weights: Tensor) -> int:
         return weights.shape[-3] * self.size[0] * self.size[1]
+
+    def spread(self, weights: Tensor) -> float:
+        return weights.shape[-1] * super().spread(weights)  # the sum over positions of the filter, by Cauchy-Schwarz
+
+    def symbols(self, weights: Tensor) -> Tensor:
+        # on a torus that holds image and border the convolution is diagonal; the image is a part of it
+        torus = [length + weights.shape[-1] - 1 for length in self.size]
+        return torch.fft.fft2(weights.detach().double(), s=torus).flatten(2).permute(2, 0, 1) * (1.0 + 1e-12)
 
     def forward(self, weights: Tensor, u: Tensor) -> Tensor:
         if weights.ndim > 4:

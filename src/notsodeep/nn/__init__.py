@@ -4,6 +4,7 @@ from .._equilibrium import SolverOptions
 from .certify import Certificate
 from .checkpoint import load, save
 from .convolution import ConvDEQ
+from .decide import Contraction, Proof
 from .deq import DEQ
 from .empirical import EmpiricalKernel, empirical_ck, empirical_ntk
 from .enn import ENN, export_onnx
@@ -17,11 +18,13 @@ __all__ = [
     "DEQ",
     "ENN",
     "Certificate",
+    "Contraction",
     "ConvDEQ",
     "EmpiricalKernel",
     "History",
     "LinearisedModel",
     "Model",
+    "Proof",
     "ReplaceOptions",
     "Replacement",
     "SolverOptions",

@@ -78,6 +78,9 @@ class ConvDEQ(DEQ):
     def solve(self, x: Tensor) -> Equilibrium:
         return super().solve(self.spec.flattened(x))
 
+    def _drive_factor(self) -> float:
+        return self._sigmas[1] / self.spec.filter
+
     def _read(self, z: Tensor, x: Tensor) -> Tensor:
         return self.spec.averages.forward(z)
 

@@ -19,6 +19,7 @@ from ..activations import Activation
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
 from .cell import cell_equilibrium, find_cell_equilibrium
+from .decide import Proof, norm_bound, proven_classes
 from .implicit import equilibrium, find_equilibrium
 from .model import Factory, Gaussian, Model, check_input
 
@@ -181,6 +182,46 @@ class DEQ(Model):
     def _check_bounded(self) -> None:
         if self._dense.normalise or not math.isfinite(self._dense.lipschitz):
             raise InvalidInputError(f"{self._dense!r} has no Lipschitz constant: no weights make a contraction")
+
+    def decide(self, X: Any) -> Proof:
+        """Return the classes of rows, each proven to be that of the equilibrium: :class:`Proof`.
+
+        A row is done as soon as its class can no longer change, which takes fewer steps than a small residual. The
+        Lipschitz constant is computed from above, rounding is accounted for, and rows that are too close to call in
+        float32 are finished in float64. It needs a contraction: see :meth:`limit_contraction`.
+        """
+        return proven_classes(self, self.spec.flattened(X))
+
+    def bounded(self, X: Any, tol: float) -> Proof:
+        """Return outputs that are proven to be within ``tol`` of those of the equilibrium."""
+        return proven_classes(self, self.spec.flattened(X), tol)
+
+    def _certified_contraction(self) -> float:
+        """Return an upper bound of the Lipschitz constant, where :meth:`contraction` approaches it from below."""
+        self._check_bounded()
+        norm = norm_bound(self._layer.symbols(self.recurrent), power_iteration(self._layer, self.recurrent)[0])
+        layers = math.prod(phi.lipschitz * factor for phi, factor, _ in self._layers_of_cell())
+        return norm * self._layer.gain * layers * (1.0 + 1e-12)
+
+    def _layers_of_cell(self) -> list[tuple[Activation, float, float]]:
+        """Return every activation of the cell with bounds of the norms of the weights behind it and of their sizes."""
+        scale = math.sqrt(self.width) if self.parametrisation == "ntk" else 1.0
+        symbols = [weight.detach().double().unsqueeze(0) for weight in self.inner]
+        norms = [norm_bound(s, float(torch.linalg.matrix_norm(s[0], 2))) / scale for s in symbols]
+        sizes = [float(s.norm()) * (1.0 + 1e-9) / scale for s in symbols]
+        return list(zip(self._dense.activations, [*norms, 1.0], [*sizes, 1.0], strict=True))
+
+    def _state_size(self) -> int:
+        """Return the length of a state."""
+        return self._layer.features(self.recurrent)
+
+    def _drive_factor(self) -> float:
+        """Return what the input weights are multiplied by."""
+        return self._sigmas[1] * (math.sqrt(self.in_features) if self.parametrisation == "standard" else 1.0)
+
+    def _read_factor(self) -> float:
+        """Return what the readout is multiplied by."""
+        return math.sqrt(self.readout.shape[1]) if self.parametrisation == "standard" else 1.0
 
     def limit_contraction(self, limit: float | None) -> DEQ:
         """Scale A down before each training step, so that :meth:`contraction` stays below a limit, and return self.

@@ -57,6 +57,7 @@ def looser(model: Any, factor: float, agreement: Agreement) -> Called:
         raise InvalidInputError("ladder='auto' needs a module with a solver; give the rungs as functions instead")
     held = {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
     copied, tols = copy.deepcopy(model, held), []
+    part: Any
     for part in copied.modules():
         options = getattr(part, "solver", None)
         if isinstance(options, SolverOptions):

@@ -398,7 +398,7 @@ def _called(rungs: Any) -> list[Teacher]:
     return [rung.student.teacher for rung in rungs if isinstance(rung.student, Called)]
 
 
-def _description(network: nn.Module) -> dict[str, Any]:
+def _description(network: Any) -> dict[str, Any]:
     """Return what a file says of a rung."""
     if isinstance(network, Student):
         return {"class": "Student", "width": network.hidden.out_features, "outputs": list(network.shape)}

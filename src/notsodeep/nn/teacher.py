@@ -49,8 +49,8 @@ class Agreement:
 
     def wrong(self, outputs: Tensor, truth: Tensor) -> Tensor:
         """Return, for every row, whether outputs are not the true classes or numbers."""
-        classes = self.tolerance is None
-        off = outputs.argmax(1) != truth if classes else ~((outputs - truth).abs() <= self.tolerance)
+        near = self.tolerance
+        off = outputs.argmax(1) != truth if near is None else ~((outputs - truth).abs() <= near)
         off = off.reshape(len(outputs), -1)
         return off.any(1) if self.share is None else off.double().mean(1) > self.share
 

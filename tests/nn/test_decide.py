@@ -1,0 +1,160 @@
+"""Proven answers are those of plain iteration to the last digit, in double precision; what cannot be proven is said."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import notsodeep as nsd
+from helpers import ulps
+from notsodeep.errors import ContractionError, InvalidInputError
+from notsodeep.nn.decide import norm_bound
+
+P, M, CLASSES = 12, 48, 5
+CELLS = {
+    "relu": nsd.DEQ("relu", 0.2),
+    "tanh": nsd.DEQ("tanh", 0.15, sigma_b2=0.7, sigma_c2=0.1, readout="pre-activation"),
+    "gelu": nsd.DEQ("gelu", 0.1),
+    "two layers": nsd.DEQ(["tanh", "relu"], sigma_a2=0.04),
+}
+
+
+def network(name: str, contraction: float | None = 0.9, **options) -> nsd.nn.DEQ:
+    model = nsd.nn.DEQ(CELLS[name], P, M, CLASSES, bias=True, **options)
+    if contraction is not None:
+        model.recurrent.data.mul_(contraction / model.contraction())
+    with torch.no_grad():
+        model.bias.copy_(torch.linspace(-0.1, 0.1, CLASSES))
+    return model
+
+
+def plain_outputs(model: nsd.nn.DEQ, x: Tensor) -> Tensor:
+    """Iterate in double precision until nothing changes any more."""
+    wide = copy.deepcopy(model).double()
+    with torch.no_grad():
+        drive = wide._project(x.double())
+        u = torch.zeros_like(drive)
+        for _ in range(600):
+            u = wide._step(u, drive)
+        return wide.read(wide._read(u / wide.width**0.5, x.double()))
+
+
+def rows(count: int, seed: int = 0) -> Tensor:
+    x = torch.randn(count, P, generator=torch.Generator().manual_seed(seed))
+    return x * torch.logspace(-2, 2, count)[torch.randperm(count)][:, None]
+
+
+@pytest.mark.parametrize("options", [{}, {"parametrisation": "standard"}], ids=["ntk", "standard"])
+@pytest.mark.parametrize("name", CELLS)
+def test_proven_classes_are_those_of_the_equilibrium(name: str, options: dict) -> None:
+    model, x = network(name, **options), rows(1000)
+    found, truth = model.decide(x), plain_outputs(model, x)
+    assert bool(found.proven.all())
+    assert torch.equal(found.classes, truth.argmax(1))
+    assert len(found.steps.unique()) > 2
+    bound = model.bounded(x, 1e-4)
+    assert bool(bound.proven.all())
+    assert float((bound.outputs.double() - truth).abs().max()) <= 1e-4  # what was asked for
+    assert bound.steps.double().mean() > found.steps.double().mean()
+
+
+def test_the_radius_holds_the_equilibrium() -> None:
+    model, x = network("relu"), rows(500)
+    found = model.decide(x)
+    reach = float((model.readout / 1.0).detach().double().norm(dim=1).max())
+    off = (found.outputs.double() - plain_outputs(model, x)).abs().amax(1)
+    assert bool((off <= reach * found.radius + ulps(1 << 12, torch.float32) * found.outputs.abs().amax(1)).all())
+
+
+def test_rows_too_close_to_call_in_single_precision_are_finished_in_double() -> None:
+    model, x = network("tanh"), rows(300)
+    with torch.no_grad():  # two outputs that differ by one part in ten million
+        model.readout[1] = model.readout[0] * (1.0 + 2e-7)
+        model.bias[0] = model.bias[1] = 1.0
+    found, truth = model.decide(x), plain_outputs(model, x)
+    assert bool(found.proven.all())
+    assert torch.equal(found.classes, truth.argmax(1))
+    assert found.outputs.dtype == torch.float64
+
+
+def test_ties_are_not_proven() -> None:
+    model, x = network("tanh"), rows(200)
+    with torch.no_grad():
+        model.readout[1], model.bias[1] = model.readout[0], model.bias[0]
+    found, truth = model.decide(x), plain_outputs(model, x)
+    tied = truth[:, :2].amax(1) >= truth[:, 2:].amax(1)
+    assert torch.equal(found.proven, ~tied)
+    assert 10 < int(tied.sum()) < 190
+
+
+def test_what_cannot_be_proven_is_refused() -> None:
+    with pytest.raises(ContractionError, match=r"Train with limit_contraction"):
+        network("relu", 1.2).decide(rows(5))
+    with pytest.raises(InvalidInputError, match="has no Lipschitz constant"):
+        nsd.nn.DEQ(nsd.DEQ("relu", 0.2, normalise=True), P, 8, 2).decide(rows(5))
+    with pytest.raises(InvalidInputError, match="no classes to decide between"):
+        nsd.nn.DEQ(nsd.DEQ("tanh", 0.1), P, 8, 1).decide(rows(5))
+    with pytest.raises(InvalidInputError, match="X must have 12 features, got 3"):
+        network("tanh").decide(rows(5)[:, :3])
+    with pytest.raises(InvalidInputError, match="holds NaN"):
+        network("tanh").decide(rows(5) * torch.nan)
+    with pytest.raises(InvalidInputError, match="tol must be positive"):
+        network("tanh").bounded(rows(5), 0.0)
+    assert not bool(network("tanh").bounded(rows(5), 1e-25).proven.any())  # beyond double precision, and it ends
+
+
+def test_arrays_and_no_rows() -> None:
+    model = network("relu")
+    found = model.decide(rows(20).numpy())
+    assert isinstance(found.classes, np.ndarray)
+    assert "20 of 20 rows proven" in repr(found)
+    assert len(model.decide(rows(0)).classes) == 0
+
+
+def test_a_convolution() -> None:
+    spec = nsd.ConvDEQ("relu", sigma_a2=0.1, image=(1, 5, 6))
+    model = nsd.nn.ConvDEQ(spec, width=4, out_features=3)
+    model.recurrent.data.mul_(0.8 / model._certified_contraction())
+    x = torch.randn(200, 30, generator=torch.Generator().manual_seed(0))
+    wide = copy.deepcopy(model).double()
+    wide.solver = nsd.nn.SolverOptions("picard", tol=1e-14, max_steps=2000)
+    truth = wide(x.double())
+    found = model.decide(x.reshape(-1, 1, 5, 6))
+    assert bool(found.proven.all())
+    assert torch.equal(found.classes, truth.argmax(1))
+
+
+def test_norms_are_bounded_from_above_and_tightly() -> None:
+    weights = torch.randn(60, 60, generator=torch.Generator().manual_seed(0))
+    exact = float(torch.linalg.matrix_norm(weights.double(), 2))
+    for estimate in (0.5 * exact, 0.99999 * exact):
+        assert exact <= norm_bound(weights.double()[None], estimate) <= 1.002 * exact
+    model = nsd.nn.ConvDEQ(nsd.ConvDEQ("relu", sigma_a2=0.1, image=(1, 5, 6)), width=4, out_features=3).double()
+    dense = model._layer.forward(model.recurrent, torch.eye(4 * 30, dtype=torch.float64)) * model._layer.gain
+    exact = float(torch.linalg.matrix_norm(dense.detach(), 2))
+    assert exact <= model._certified_contraction() <= 1.2 * exact  # the torus is larger than the image
+
+
+def test_any_cell_can_be_wrapped() -> None:
+    torch.manual_seed(0)
+    W, U, R = nn.Linear(24, 24), nn.Linear(P, 24, bias=False), nn.Linear(24, CLASSES)
+    with torch.no_grad():
+        W.weight.mul_(0.7 / torch.linalg.matrix_norm(W.weight, 2))
+    deq = nsd.nn.Contraction(lambda z, x: torch.tanh(W(z) + U(x)), R, lipschitz=0.7001, width=24)
+    x, z = rows(1000), torch.zeros(1000, 24, dtype=torch.float64)
+    found = deq.decide(x)
+    wide = [copy.deepcopy(part).double() for part in (W, U, R)]
+    with torch.no_grad():
+        for _ in range(200):
+            z = torch.tanh(wide[0](z) + wide[1](x.double()))
+        truth = wide[2](z)
+    assert float(found.proven.double().mean()) > 0.99
+    assert torch.equal(found.classes[found.proven], truth.argmax(1)[found.proven])
+    near = deq.bounded(x, 1e-3)
+    assert float((near.outputs - truth).abs()[near.proven].max()) <= 1e-3  # what was asked for
+    with pytest.raises(ContractionError, match="lipschitz lies in"):
+        nsd.nn.Contraction(W, R, lipschitz=1.0, width=24)
