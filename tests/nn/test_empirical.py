@@ -267,6 +267,46 @@ def test_torchdeq_layers() -> None:
         nsd.linearise(model)(X)
 
 
+# ---- in machines ---------------------------------------------------------------------------------------------
+
+
+def test_a_machine_with_the_tangent_features_of_a_network() -> None:
+    model, X = NETWORKS["layers"][0], rows((5,), 40)
+    new, y = rows((5,), 8, 1), X[:, 0] * X[:, 1]
+    options = {"ridge": 1e-2, "scale": None, "fit_intercept": False}
+    machine = nsd.DEQRegressor(network=model, **options).fit(X.numpy(), y.numpy())
+    K, k = nsd.empirical_ntk(model, X), nsd.empirical_ntk(model, new, X)
+    ridge = 1e-2 * float(K.diagonal().mean())
+    wanted = k @ torch.linalg.solve(K + ridge * torch.eye(40), y)
+    np.testing.assert_allclose(machine.predict(new.numpy()), wanted, rtol=0, atol=tolerance(amplified=1e4))
+    by_steps = nsd.DEQRegressor(network=model, solver=nsd.solve.CG(tol=1e-10), **options).fit(X.numpy(), y.numpy())
+    np.testing.assert_allclose(by_steps.predict(new.numpy()), wanted, rtol=0, atol=solved(1e-8))
+    with pytest.raises(InvalidInputError, match="pickle"):
+        nsd.estimators.save_estimator(machine, "none.safetensors")
+    with pytest.raises(InvalidInputError, match="'ntk', 'ck'"):
+        nsd.DEQRegressor(network=model, kernel="ntk_frozen").fit(X.numpy(), y.numpy())
+    G, g = nsd.empirical_ck(model, X), nsd.empirical_ck(model, new, X)
+    wanted = g @ torch.linalg.solve(G + 1e-2 * float(G.diagonal().mean()) * torch.eye(40), y.sign())
+    classifier = nsd.DEQClassifier(network=model, kernel="ck", **options).fit(X.numpy(), np.where(y > 0, "yes", "no"))
+    found = classifier.decision_function(new.numpy())
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance(amplified=1e4))
+
+
+def test_an_operator_without_its_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    from notsodeep.solve import network
+
+    monkeypatch.setattr(network, "available_bytes", lambda device: 0)
+    model, X = NETWORKS["tied"][0], rows((5,), 12)
+    scale, v = torch.rand(12, dtype=D), rows((2,), 12, 1)
+    operator = nsd.solve.NetworkKernel(model, "ntk").operator(X, scale)
+    assert isinstance(operator, network.TangentOperator)
+    K = scale[:, None] * nsd.empirical_ntk(model, X) * scale
+    close = {"rtol": 0.0, "atol": tolerance(amplified=float(K.norm()))}
+    torch.testing.assert_close(operator @ v, K @ v, **close)
+    torch.testing.assert_close(operator.diagonal(), K.diagonal(), **close)
+    torch.testing.assert_close(operator.columns(torch.tensor([3, 1])), K[:, [3, 1]], **close)
+
+
 # ---- to first order ------------------------------------------------------------------------------------------
 
 
@@ -332,6 +372,8 @@ def test_the_report_measures_what_it_says() -> None:
     assert (report.alignment, *report.labels) == pytest.approx(cosines, rel=tolerance(amplified=30))
     assert report.infinite is None
     assert "use nsd.replace" in report.verdict
+    lazier = nsd.plots.LazyReport({}, kernel=0.04, alignment=1.0, labels=None, infinite=None, rows=1)
+    assert lazier.verdict.startswith("the kernel moved by 4 %: training was lazy")
     assert report.verdict in repr(report)
     assert "2.weight" in report._repr_html_()
     drawn = report.plot()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConvergenceError, InvalidInputError, log
-from ..solve import CG, KernelTiles, NetworkKernel, solve_operator
+from ..solve import CG, NetworkKernel, solve_operator
 from ..solve._limits import LIMITS as SOLVE_LIMITS
 from ..solve.dense import scale_of, smallest_mean, solve_one, with_mean
 from ..solve.iterative import Solver, choose_solver
@@ -147,7 +147,7 @@ def _fit_iterative(
     scale = scale_of(weights, len(X), X.device)
     operator: KernelOperator
     if client is None:
-        operator = KernelTiles(kernel, X, scale=scale, dtype=options.dtype, folder=options.folder, progress=progress)
+        operator = kernel.operator(X, scale, dtype=options.dtype, folder=options.folder, progress=progress)
     else:
         from ..distributed import ClusterKernel
 

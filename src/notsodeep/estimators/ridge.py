@@ -226,8 +226,9 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows, and beyond what is predicted to be quicker from one measured product
         of matrices, if the matrix fits into memory; ``record_`` and the logger "notsodeep" tell the reason.
-    network : DEQ, ENN, ConvDEQ, ConvENN or Twin, optional
-        Takes the place of the parameters of the DEQ; a twin brings its own kernel.
+    network : DEQ, ENN, ConvDEQ, ConvENN, Twin or nn.Module, optional
+        Takes the place of the parameters of the DEQ; a twin brings its own kernel, and a torch module that takes rows
+        its empirical kernel, "ntk" or "ck", as it is at ``fit``.
     device : str or torch.device, optional
     client : dask.distributed.Client, optional
         Its workers compute the kernel and large predictions.

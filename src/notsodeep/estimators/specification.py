@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import math
 import warnings
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._arguments import check_settings
 from .._arrays import as_device
@@ -59,9 +60,12 @@ def network_of(estimator: Any, activation: Any = None) -> Source:
         deq = DEQ(phi, DEQ(phi, 0.0).usual_variance if a2 == "auto" else a2, *start)
         deq.check_contraction()
         return deq
+    if isinstance(network, nn.Module):
+        return copy.deepcopy(network)  # as it is now: training may go on
     if not isinstance(network, DEQ | ENN | Convolutional | Twin):
         raise InvalidInputError(
-            f"network must be a DEQ, an ENN, a convolutional one of them or a twin, got {type(network).__name__}"
+            "network must be a DEQ, an ENN, a convolutional one of them, a twin or a torch module, got "
+            f"{type(network).__name__}"
         )
     return network
 
@@ -70,7 +74,7 @@ def scales_of(scale: Scale, network: Source) -> tuple[Scale, ...]:
     """Return how rows may be scaled; "auto" is both ways, or one where the inputs of the network are not free."""
     if scale != "auto":
         return (scale,)
-    if isinstance(network, Convolutional | Twin):
+    if isinstance(network, Convolutional | Twin | nn.Module):
         return ("rows",) if isinstance(network, Convolutional) else (None,)
     return ("columns", "rows")
 

@@ -61,12 +61,17 @@ def save_estimator(estimator: Any, path: str | Path) -> None:
         )
     check_is_fitted(model)
     machine = model._machine
+    source: Any = machine.kernel.network
+    if machine.kernel.empirical is not None:
+        raise InvalidInputError(
+            "a machine with the kernel of a torch module is stored by pickle or joblib, module and all"
+        )
     tensors = {"X": machine.X, "coefficients": machine.coefficients, "mean": machine.mean}
     document: dict[str, Any] = {
         "kind": "estimator",
         "estimator": type(model).__name__,
         "kernel": machine.kernel.kernel,
-        "twin" if isinstance(machine.kernel.network, Twin) else "network": machine.kernel.network.to_dict(),
+        "twin" if isinstance(source, Twin) else "network": source.to_dict(),
         "ridge": machine.ridge,
         "absolute_ridge": machine.absolute_ridge,
         "record": machine.record,

@@ -321,10 +321,6 @@ class EmpiricalKernel:
             found[rows] += sum(grads.squares() for grads in tangents.gradients(x[rows], outputs).values())
         return (found / tangents.outputs).to(X)
 
-    def expansion(self, X: Tensor, rows: Tensor, coefficients: Tensor) -> Tensor:
-        """Return f(x) = sum_i a_i k(x, x_i) at rows X, with x_i in ``rows``: a tensor of shape (m, c)."""
-        return self.product(X.to(rows), rows, coefficients)
-
     def product(self, X: Tensor, Y: Tensor, v: Tensor, progress: bool | None = False) -> Tensor:
         """Return k(X, Y) v for columns v, (m, c), by the matrix, or without it if that is cheaper."""
         if self.kernel == "ck":

@@ -54,7 +54,9 @@ class Movement:
         """What the movement means, in one sentence."""
         said = f"the kernel moved by {_percent(self.kernel)}: "
         if self.kernel < _LAZY:
-            return said + "training was lazy, and what the twin and predict_learning say should hold"
+            return (
+                said + "training was lazy, and what the twin and predict_learning say of gradient descent should hold"
+            )
         if self.kernel < _FAR:
             return said + "between the two regimes; compare with nsd.linearise before you trust a fixed kernel"
         return said + "the network learned features that no fixed kernel has; use nsd.replace for a cheap stand-in"

@@ -24,7 +24,7 @@ class LazyReport(Movement):
     Examples
     --------
     >>> LazyReport({"w": 0.01}, kernel=0.04, alignment=0.99, labels=None, infinite=None, rows=50).verdict
-    'the kernel moved by 4 %: training was lazy, and what the twin and predict_learning say should hold'
+    'the kernel moved by 4 %: training was lazy, and what the twin and predict_learning say of gradient descent ...'
     """
 
     def plot(self, ax: Axes | None = None) -> LazyDisplay:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._arguments import check_settings
 from ..kernels import convolutional_diagonal, kernel_function, kernels_of
 from ..kernels.slopes import Slopes
 from ..matching import Twin
 from ..networks import DEQ, ENN, Convolutional, Kernel
+from ..nn import EmpiricalKernel
 from ._limits import LIMITS
+from .operators import KernelOperator, KernelTiles, available_bytes, triangle_bytes
 
 Source = DEQ | ENN | Convolutional | Twin  # what has a kernel
 
@@ -24,8 +27,8 @@ class NetworkKernel:
 
     Parameters
     ----------
-    network : DEQ, ENN, ConvDEQ, ConvENN or Twin
-        A twin brings its own kernel and training rule.
+    network : DEQ, ENN, ConvDEQ, ConvENN, Twin or nn.Module
+        A twin brings its own kernel and training rule, a module the empirical kernel that it has as it is.
     kernel : "ck", "ntk" or "ntk_frozen"
     check : bool
         Whether to refuse a DEQ outside the range in which a unique equilibrium is guaranteed.
@@ -37,12 +40,28 @@ class NetworkKernel:
     torch.Size([2, 2])
     """
 
-    network: Source
+    network: Source | nn.Module
     kernel: Kernel
     check: bool = True
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @functools.cached_property
+    def empirical(self) -> EmpiricalKernel | None:
+        """The kernel of a module."""
+        kernel: Any = self.kernel
+        return EmpiricalKernel(self.network, kernel) if isinstance(self.network, nn.Module) else None
+
+    def operator(self, X: Tensor, scale: Tensor | None = None, **options: Any) -> KernelOperator:
+        """Return D k(X, X) D as an operator: in tiles, or without a matrix for modules and too many rows.
+
+        ``options`` are those of :class:`KernelTiles`.
+        """
+        fits = triangle_bytes(len(X), torch.float32) < 0.8 * available_bytes(X.device)
+        if self.empirical is None or fits or options.get("folder") is not None:
+            return KernelTiles(self, X, scale=scale, **options)
+        return TangentOperator(self, X, scale)
 
     def __call__(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
         """Return the matrix of rows X, (n, p), against rows Y, (m, p), or of X with itself.
@@ -51,6 +70,8 @@ class NetworkKernel:
         an error of 1e-8 there, since its slope is infinite where the cosine is 1.
         """
         found = self._matrix(X, Y)
+        if self.empirical is not None:
+            return found
         rows, columns = _identical(X, X if Y is None else Y)
         if Y is None:
             found[rows, columns] = found.diagonal()[rows]
@@ -61,6 +82,8 @@ class NetworkKernel:
 
     def expansion(self, X: Tensor, rows: Tensor, coefficients: Tensor) -> Tensor:
         """Compute f(x) = sum_i a_i k(x, x_i) at rows X, (m, p), with x_i in ``rows``: a tensor of shape (m, k)."""
+        if self.empirical is not None:
+            return self.empirical.product(X.to(rows), rows, coefficients)
         parts = X.split(max(1, LIMITS.entries // len(rows)))
         return torch.cat([self(part.to(rows), rows) @ coefficients for part in parts])
 
@@ -87,21 +110,45 @@ class NetworkKernel:
 
     def diagonal(self, X: Tensor) -> Tensor:
         """Compute k(x, x) of every row, from its norm, or from small symmetric blocks of the kernel of a twin."""
+        if self.empirical is not None:
+            return self.empirical.diagonal(X)
         if isinstance(self.network, Twin):
             return torch.cat([self._matrix(part, None).diagonal() for part in X.split(LIMITS.diagonal_block)])
         if isinstance(self.network, Convolutional):
             return convolutional_diagonal(self.network, X, (self.kernel,))[self.kernel]
         norms = X if len(X) > LIMITS.diagonal_block else None  # few rows are not worth a table
-        found: Tensor = kernel_function(self.network, self.kernel, norms, check=self.check).diagonal(X)
+        network: Any = self.network
+        found: Tensor = kernel_function(network, self.kernel, norms, check=self.check).diagonal(X)
         return found
 
     def _matrix(self, X: Tensor, Y: Tensor | None) -> Tensor:
+        if self.empirical is not None:
+            return self.empirical(X, Y)
         if isinstance(self.network, Twin):
             found: Tensor = self.network.kernel_matrix(X, Y)
             return found
         network, x, y = self._without_bias(X, Y)
         matrix: Tensor = kernels_of(network, x, y, kernels=(self.kernel,), check=self.check)[self.kernel]
         return matrix
+
+
+class TangentOperator(KernelOperator):
+    """D k(X, X) D of a module's empirical kernel, whose products need gradients of blocks of rows and no matrix."""
+
+    def __init__(self, kernel: NetworkKernel, X: Tensor, scale: Tensor | None = None) -> None:
+        assert kernel.empirical is not None
+        super().__init__(kernel, X.to(torch.float64), scale, torch.float64)
+        self.empirical = kernel.empirical
+
+    def _product(self, v: Tensor, exact: bool) -> Tensor:
+        return self.empirical.product(self.X, self.X, v)
+
+    @functools.cached_property
+    def _diagonal(self) -> Tensor:
+        return self.empirical.diagonal(self.X)
+
+    def _compute_columns(self, others: Tensor) -> Tensor:
+        return self.empirical(self.X, others)
 
 
 def _identical(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
