@@ -64,7 +64,7 @@ def test_types_reach_the_user(tmp_path):
     environment = {**os.environ, "MYPYPATH": str(imports.SOURCE.parent)}
     said = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path).stdout
     match, model, misspelt, *_ = said.splitlines()
-    assert "deq: notsodeep.networks.specifications.DEQ" in match
+    assert "deq: notsodeep.networks.dense.DEQ" in match
     assert "Any" not in match.split("->")[-1]
     assert "in_features: int" in model
     assert "no attribute" in misspelt
@@ -185,7 +185,8 @@ def test_sections_of_the_theory_that_are_cited_exist():
     sections = re.findall(r"^## (\w+)\. ", theory, flags=re.MULTILINE)
     texts = {p: p.read_text() for folder in ("src", "tests", "benchmarks") for p in (ROOT / folder).rglob("*.py")}
     cited = {(p.name, n) for p, text in texts.items() for n in re.findall(r"[Tt]heory(?:\.md)?,? section (\w+)", text)}
-    assert len(cited) > 10 and len(sections) == len(set(sections))
+    assert len(cited) > 10
+    assert len(sections) == len(set(sections))
     assert {found for found in cited if found[1] not in sections} == set()
 
 
@@ -230,8 +231,12 @@ def test_a_class_has_a_name_of_its_own():
     shared = {name: files for name, files in homes.items() if len(files) > 1}
     shared.pop("Limits", None)  # every room has its own tuning numbers
     # a network is specified in one file, and has weights in another
-    weights = {"DEQ": "nn/deq.py", "ENN": "nn/enn.py", "ConvDEQ": "nn/convolution.py"}
-    assert shared == {name: ["networks/specifications.py", file] for name, file in weights.items()}
+    weights = {
+        "DEQ": ["networks/dense.py", "nn/deq.py"],
+        "ENN": ["networks/dense.py", "nn/enn.py"],
+        "ConvDEQ": ["networks/images.py", "nn/convolution.py"],
+    }
+    assert shared == weights
 
 
 @pytest.mark.parametrize("url", ["https://example.org/notsodeep", ""])

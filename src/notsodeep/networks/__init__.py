@@ -2,17 +2,10 @@
 
 from .._words import Kernel as Kernel
 from .._words import Readout as Readout
-from .nodes import is_tangent
-from .specifications import (
-    DEQ,
-    ENN,
+from .base import (
     KERNELS,
     SCALES,
-    ConvDEQ,
-    ConvENN,
-    Convolutional,
     Dense,
-    Network,
     Specification,
     check_kernel,
     check_kernels,
@@ -20,6 +13,12 @@ from .specifications import (
     check_unbiased,
     network_from_dict,
 )
+from .dense import DEQ, ENN
+from .images import ConvDEQ, ConvENN
+from .nodes import is_tangent
+
+Convolutional = ConvDEQ | ConvENN
+Network = DEQ | ENN
 
 __all__ = [
     "DEQ",
