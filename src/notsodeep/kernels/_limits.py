@@ -31,6 +31,7 @@ class Limits:
     short_row: float = 1e-6  # shorter rows, beside the longest, are evaluated one by one, without a wider table
     usual_norms: float = 50.0  # the ratio of norms in a table, if few rows are outside
     odd_rows: float = 0.02  # how many are few: they are evaluated one by one
+    linear_product: float = 1024.0  # product of scales beyond which closed forms of linear pieces lose 1e-12
     tiny_variance: float = 1e-290  # smaller variances are their own limit; quotients by this one are still numbers
     hermite_terms: int = 2048  # the longest Hermite series of a pair: longer ones cost more than quadrature
     series_terms: int = 1024  # Hermite coefficients that the quadrature still resolves at one scale each

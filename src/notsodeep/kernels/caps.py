@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._chebyshev import needed, nodes, polynomials, to_coefficients
+from .._chebyshev import needed, nodes, to_coefficients
 from ..networks import Kernel
 from ._limits import LIMITS
 from .pointwise import KernelSpec
@@ -32,12 +32,21 @@ class Box:
     def at(self, kernel: int, distance: Tensor, share: Tensor, norm: Tensor) -> Tensor:
         """A kernel at variables in [-1, 1]."""
         out = []
-        for part in zip(*(v.split(1 << 13) for v in (distance, share, norm)), strict=True):
+        for part in zip(*(v.split(1 << 12) for v in (distance, share, norm)), strict=True):
             sizes = (self.coefficients.shape[1], *self.shape)
-            d, s, t = (polynomials(size, v) for size, v in zip(sizes, part, strict=True))
-            both = (s[:, :, None] * t[:, None, :]).flatten(1)
-            out.append(((both @ self.coefficients[kernel].T) * d).sum(1))
+            d, s, t = (_polynomials(size, v) for size, v in zip(sizes, part, strict=True))
+            both = (s[:, None] * t).flatten(0, 1)
+            out.append((self.coefficients[kernel] @ both).mul_(d).sum(0))
         return torch.cat(out)
+
+
+def _polynomials(size: int, x: Tensor) -> Tensor:
+    """The first Chebyshev polynomials of many numbers, (size, numbers): by recurrence in a quarter of the time."""
+    out = torch.empty(max(size, 2), len(x), dtype=x.dtype)
+    out[0], out[1] = 1.0, x
+    for k in range(2, size):
+        torch.mul(out[k - 1], x, out=out[k]).mul_(2.0).sub_(out[k - 2])
+    return out[:size]
 
 
 class Cap:

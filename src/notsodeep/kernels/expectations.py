@@ -213,7 +213,7 @@ class Layer:
             return torch.zeros_like(self.variance_x, dtype=torch.bool)
         x, y = self.variance_x.sqrt(), self.variance_y.sqrt()
         if self.phi.piecewise_linear:  # their closed form loses digits as the product of the scales
-            return x.sqrt() * y.sqrt() > 8.0 * tails.reach
+            return x * y > LIMITS.linear_product * tails.reach**2
         return torch.minimum(x, y) > 0.25 * tails.reach
 
     def subset(self, which: Tensor) -> Layer:

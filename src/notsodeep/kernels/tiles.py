@@ -262,12 +262,12 @@ class Points:
         if self.short is not None:
             alone |= self.short[0][i] | self.short[1][j]
         if table is not None:
-            nx, ny, x = self.sx[i].sqrt(), self.sy[j].sqrt(), self._angles(i, j, r)
+            x = self._angles(i, j, r)
             for sign in (1, -1):
                 which = (~alone & (sign * x > 0)).nonzero().squeeze(1)
                 if not len(which):
                     continue
-                known, found = self._near(table, sign, nx[which], ny[which], x[which])
+                known, found = self._near(table, sign, i[which], j[which], x[which])
                 alone[which] = True
                 alone[which[known]] = False
                 yield which[known], found
@@ -282,9 +282,10 @@ class Points:
         x[near] = self._of_pairs(_angle_variable, i[near], j[near])
         return x
 
-    def _near(self, table: Table, sign: int, nx: Tensor, ny: Tensor, x: Tensor) -> tuple[Tensor, dict[Kernel, Tensor]]:
+    def _near(self, table: Table, sign: int, i: Tensor, j: Tensor, x: Tensor) -> tuple[Tensor, dict[Kernel, Tensor]]:
         """Which of some entries near r = ``sign`` have a series, and their kernels."""
         names, everyone = self.spec.names, torch.arange(len(x), device=x.device)
+        nx, ny = self.sx[i].sqrt(), self.sy[j].sqrt()
         if table.reach == 1.0:
             return everyone, {kernel: table.at_angles(kernel, nx, ny, x) for kernel in names}
         if self.pairs < LIMITS.many_pairs:
@@ -294,7 +295,7 @@ class Points:
             if spec.network.closed and not scale.single:
                 cap = table.once(("cap", sign), lambda: Cap(spec, table, sign))
                 apart = 2.0 * torch.sin(0.25 * math.pi * (1.0 - x.abs())).square()
-                own = {k: (table.diagonal(k, nx) * table.diagonal(k, ny)).sqrt() for k in names}
+                own = {k: self._root(table, k, self.sx)[i] * self._root(table, k, self.sy)[j] for k in names}
                 known, found = cap.kernels(names, nx.cpu(), ny.cpu(), apart.cpu(), {k: v.cpu() for k, v in own.items()})
                 return known.to(x.device), found
             network = spec.network
@@ -302,6 +303,13 @@ class Points:
         if series is None:
             return everyone[:0], dict.fromkeys(names, nx[:0])
         return everyone, series.kernels(table, nx, ny, torch.sin(0.5 * math.pi * x), names)
+
+    def _root(self, table: Table, kernel: Kernel, squares: Tensor) -> Tensor:
+        """The roots of a kernel of all rows of one side with themselves, of those that the table covers."""
+        key = kernel, id(squares)
+        if key not in self._sides:
+            self._sides[key] = table.diagonal(kernel, squares.sqrt()).clamp_min(0.0).sqrt()
+        return self._sides[key]
 
     def dots(self, i: Tensor, j: Tensor) -> Tensor:
         """Inner products of pairs of rows, exact for duplicates."""
