@@ -116,6 +116,7 @@ ROOMS = [
     "learning",
     "distributed",
     "estimators",
+    "gpytorch",
     "plots",
     "demo",
     "explore",

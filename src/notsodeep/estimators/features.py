@@ -49,11 +49,14 @@ class Features:
 def outer_products(machine: FittedMachine, weights: Tensor, kind: Kind, most: int) -> Tensor:
     """Return the sum over outputs and the weighted mean over rows of grad f grad f', (p, p), or its diagonal, (p,).
 
+    It is that of coefficients of which the largest is 1, since a factor of M changes nothing.
+
     With the slopes k_c in x . y and k_q in |x|^2, grad f(x) = sum_i a_i (k_c(x, x_i) x_i + 2 k_q(x, x_i) x). At
     ``most`` so many random rows count. M is the same for outputs that are rotated: of many, the largest directions
     are taken.
     """
-    X, a, p = machine.X, machine.coefficients, machine.X.shape[1]
+    X, p = machine.X, machine.X.shape[1]
+    a = machine.coefficients / (float(machine.coefficients.abs().max()) or 1.0)  # no square over- or underflows
     if a.shape[1] > LIMITS.gradient_outputs:
         a = a @ torch.linalg.svd(a, full_matrices=False).Vh[: LIMITS.gradient_outputs].T
     index = torch.randperm(len(X), generator=torch.Generator().manual_seed(0))[:most].to(X.device)
@@ -71,7 +74,7 @@ def outer_products(machine: FittedMachine, weights: Tensor, kind: Kind, most: in
 def following(machine: FittedMachine, problem: Problem, before: Features | None, kind: Kind, most: int) -> Features:
     """Return the features of the next round, for the rows of ``problem`` as they were before the first."""
     M = outer_products(machine, problem.weights, kind, most)
-    M = M / (float(M.abs().max()) or 1.0)  # no square over- or underflows
+    M = M / (float(M.abs().max()) or 1.0)
     if kind == "diagonal":
         root = M.sqrt() if before is None else M.sqrt() * before.root
     else:

@@ -62,7 +62,7 @@ class KernelMachine(WithClient, BaseEstimator):
     ridge: Chosen = "loo"
     scale: Scale = "auto"
     fit_intercept: bool = True
-    features: Wanted = "auto"
+    features: Wanted = None
     solver: Solver = "auto"
     network: Any = None
     device: Any = None
@@ -91,9 +91,8 @@ class KernelMachine(WithClient, BaseEstimator):
         self.scaler_ = Standardiser(choice.scale).fit(rows, sample_weight=w)
         kernel = NetworkKernel(choice.network, self.kernel)
         self._problem = Problem.of(self.scaler_.transform(rows), targets, w, self.fit_intercept)
-        wanted = self.features if "error" in self.best_ or self.features != "auto" else None
         ridge = None if self.ridge == "loo" else float(self.ridge)
-        self._features, record = learn_features(kernel, self._problem, codes, ridge, wanted)
+        self._features, record = learn_features(kernel, self._problem, codes, ridge, self.features)
         self._problem, self.best_ = seen(self._problem, self._features), self.best_ | record
         self._flat, self._shape, last = flat, T.shape, min(few, len(kept))
         tail = loss_of(self._problem.at(slice(-last, None)), None if codes is None else codes[-last:])
@@ -222,7 +221,7 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         Whether the machine learns which columns, or which directions, matter: it is fitted, its rows are multiplied by
         the root of M, the mean outer product of its gradients, and it is fitted again, in at most four rounds.
         ``"auto"`` takes the kind and the rounds with the least error on rows that M did not see, if it is lower by more
-        than a standard error than without, and learns nothing where nothing else is to be chosen.
+        than a standard error than without. A fit takes three to ten times as long.
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows, and beyond what is predicted to be quicker from one measured product
         of matrices, if the matrix fits into memory; ``record_`` and the logger "notsodeep" tell the reason.

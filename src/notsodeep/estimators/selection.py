@@ -93,7 +93,7 @@ class Search:
                 self._try(best, rows, b2 * 10**u, max(c2, follows * b2 * 10**u) if u > 0 else min(c2, c2 * 10**u))
             _, b2, c2 = self._ranked(rows)[0]["choice"].network.variances
         if "sigma_c2" in self.free:
-            for ratio in (0.0, 1.0, 10.0) if one_ratio else (0.0, 1.0):
+            for ratio in (0.01, 1.0, 10.0) if one_ratio else (0.01, 1.0):  # without any, near rows are slow
                 self._try(best, rows, b2, b2 * ratio)
         self._refine(rows, one_ratio)
 

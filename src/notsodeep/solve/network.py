@@ -100,10 +100,9 @@ class NetworkKernel:
         row is near zero and few pairs are near parallel, where kernels are computed one by one.
         """
         network: Any = self.network
-        bias, scale = getattr(network, "sigma_c2", 0.0), getattr(network, "sigma_b2", 0.0)
-        if not bias or not scale or network.normalise:  # its limit depends on the bias
+        column = getattr(network, "constant_column", 0.0)
+        if not column:
             return network, X, Y
-        column = (bias / scale) ** 0.5
         x, y = (v if v is None else torch.cat([v, v.new_full((len(v), 1), column)], dim=1) for v in (X, Y))
         assert x is not None
         return network.varied(None, None, 0.0), x, y
