@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -120,3 +122,22 @@ def test_parts_of_killed_writers_are_removed_by_the_next_one_and_nothing_else_is
         assert slow.exists()
     assert (tmp_path / "K.npy").read_text() == "slow"
     assert sorted(names(tmp_path)) == sorted(["K.npy", fresh.name, *(path.name for path in kept)])
+
+
+@pytest.mark.skipif(not Path("/proc/self/ns/pid").exists(), reason="processes are known by number on Linux alone")
+def test_parts_of_writers_killed_on_this_machine_are_removed_at_once(tmp_path):
+    code = (
+        "import sys, pathlib, notsodeep._files as files\n"
+        "with files.atomic(pathlib.Path(sys.argv[1])) as part:\n"
+        "    part.write_text('half'); print('ready', flush=True); sys.stdin.read()"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "K.npy")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert writer.stdout.readline() == b"ready\n"
+    write_text(tmp_path / "K.npy", "whole")
+    assert len(names(tmp_path)) == 2  # it lives, and its part with it
+    writer.kill()
+    writer.communicate()
+    write_text(tmp_path / "K.npy", "whole")
+    assert list(names(tmp_path)) == ["K.npy"]

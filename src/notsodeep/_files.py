@@ -1,13 +1,15 @@
 """Files appear whole or not at all: what was there before stays if a write fails, is interrupted or killed.
 
 A file is written under a hidden name, ``.NAME.<16 hexadecimal digits>.part``, beside its target and renamed when it is
-complete. A killed process leaves its part, which a writer of the same file removes a day later.
+complete. A killed process leaves its part. A writer of the same file removes it a day later, and on the same Linux
+machine at once: the digits are those of the machine, of the process and of a counter.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import math
 import os
@@ -15,6 +17,7 @@ import re
 import secrets
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,8 @@ def atomic(path: Path) -> Iterator[Path]:
     target = Path(os.path.realpath(path))  # a symbolic link stays, and what it points to is replaced
     if target.exists() and not target.is_file():
         raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
-    part = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.part")  # the longest names have 255 bytes
+    own = f"{_machine():06x}{os.getpid() & 0xFFFFFF:06x}{next(_COUNT) & 0xFFFF:04x}"
+    part = target.with_name(f".{target.name[:50]}.{own}.part")  # the longest names have 255 bytes
     _sweep(target)
     try:
         part.touch(exist_ok=False)
@@ -45,13 +49,27 @@ def atomic(path: Path) -> Iterator[Path]:
         raise
 
 
+_COUNT = itertools.count(secrets.randbelow(1 << 16))
+
+
+def _machine() -> int:
+    """Return a number of this boot and of the space in which processes are counted; random where none is known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        return zlib.crc32(boot + str(os.stat("/proc/self/ns/pid").st_ino).encode()) & 0xFFFFFF
+    except OSError:  # not on Linux
+        return secrets.randbelow(1 << 24)
+
+
 def _sweep(target: Path) -> None:
-    """Remove parts of this file that nobody has written to for a day."""
-    ours = re.compile(rf"\.{re.escape(target.name[:50])}\.[0-9a-f]{{16}}\.part")
+    """Remove parts of this file whose process on this machine is gone, or that nobody has written to for a day."""
+    ours = re.compile(rf"\.{re.escape(target.name[:50])}\.([0-9a-f]{{6}})([0-9a-f]{{6}})[0-9a-f]{{4}}\.part")
     with contextlib.suppress(OSError):  # what cannot be removed stays
         for part in target.parent.iterdir():
-            if ours.fullmatch(part.name) and part.is_file() and time.time() - part.stat().st_mtime > 86400:
-                part.unlink()
+            if (found := ours.fullmatch(part.name)) and part.is_file():
+                gone = int(found[1], 16) == _machine() and not Path("/proc", str(int(found[2], 16))).exists()
+                if gone or time.time() - part.stat().st_mtime > 86400:
+                    part.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

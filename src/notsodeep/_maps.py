@@ -20,10 +20,10 @@ class Gradients(NamedTuple):
 
     @staticmethod
     def of(left: Tensor, right: Tensor) -> Gradients:
-        """Take left (n, k, L, o) and right (n, L, i): sums over L positions are written out, a single one is not."""
+        """Take left (n, k, o, L) and right (n, L, i): sums over L positions are written out, a single one is not."""
         if right.shape[1] == 1:
-            return Gradients(left.squeeze(2), right.squeeze(1))
-        return Gradients(torch.einsum("nklo,nli->nkoi", left, right).flatten(2))
+            return Gradients(left.squeeze(3), right.squeeze(1))
+        return Gradients((left.flatten(1, 2) @ right).reshape(*left.shape[:2], -1))
 
     def written(self) -> Tensor:
         """Return the entries, (n, k, entries)."""

@@ -445,3 +445,11 @@ def test_a_mean_in_closed_form_is_exact_at_every_scale(scale):
 @pytest.mark.parametrize("name", ["relu", "gelu"])
 def test_centring_at_scales_whose_squares_are_no_numbers(name):
     assert nsd.activation(name).centred(1e200).shift == pytest.approx(-1e200 / math.sqrt(2 * math.pi), rel=tolerance())
+
+
+def test_layers_too_large_to_compute_are_refused():
+    with pytest.raises(ActivationError, match="at most 171 coefficients"):
+        nsd.activation("hermite", coefficients=(0.01,) * 2000)
+    many = tuple(k / 5000 for k in range(5000))
+    with pytest.raises(ActivationError, match="at most 4096 thresholds"):
+        nsd.activation("thresholds", thresholds=many, weights=(1.0,) * 5000)

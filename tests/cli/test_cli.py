@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.cli import app, inputs
+from notsodeep.cli.command import explained
 from notsodeep.errors import NotSoDeepError
 
 COMMANDS = ["match", "kernel", "spectrum", "learn", "replace", "explore", "demo"]
@@ -158,11 +159,15 @@ def test_debug_shows_the_trace():
 
 
 @pytest.mark.parametrize("closed", ["<&- 2>&-", ">&-"])
-def test_closed_streams_are_no_reason_to_fail(closed):
+def test_only_a_closed_output_is_a_reason_to_fail(closed):
     shell = ["sh", "-c", f'"{sys.executable}" -m notsodeep match linear --code {closed}']
     done = subprocess.run(shell, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ("class Twin" in done.stdout) == (closed != ">&-")
+    if closed == ">&-":
+        assert done.returncode == 1
+        assert "standard output is closed" in " ".join(done.stderr.split())
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "class Twin" in done.stdout
 
 
 # ---- match -----------------------------------------------------------------------------------------------
@@ -447,13 +452,36 @@ def test_no_label_of_a_table_is_lost(text, n, labels, tmp_path):
         (lambda path: inputs.points_from(path, False), "a,b,a\n1,2,3\n", "two columns have one name"),
         (lambda path: inputs.points_from(path, False), "a,b\n1,2,3\n4,5,6\n", "names 2 columns, and the rows have 3"),
         (lambda path: inputs.points_from(path, False), "1,2\n3,4 # five\n", "no numbers"),
-        (lambda path: inputs.points_from(path, False), ",0,1\n0,1.5,2.5\n", "NaN or infinity"),
+        (lambda path: inputs.points_from(path, False), ",0,1\n0,1.5,2.5\n", "first column has no name"),
+        (lambda path: inputs.points_from(path, False), ",a,b\n0,1.5,2.5\n", "first column has no name"),
+        (lambda path: inputs.points_from(path, False), "1,a\n2,b\n", "column 1: no numbers"),
     ],
 )
 def test_tables_that_could_be_misread_are_refused(read, text, message, tmp_path):
     (tmp_path / "table.csv").write_text(text)
     with pytest.raises(NotSoDeepError, match=message):
         read(tmp_path / "table.csv")
+
+
+def test_a_column_of_labels_is_told(tmp_path, capsys):
+    (tmp_path / "X.csv").write_text("a,Label\n0.5,1\n0.6,0\n")
+    assert inputs.points_from(tmp_path / "X.csv", False).shape == (2, 2)
+    assert "the column Label is taken for a feature" in " ".join(capsys.readouterr().err.split())
+
+
+def test_failures_without_a_file_name_no_file():
+    assert explained(OSError(28, "No space left on device"))[1].startswith("No space left on device. ")
+    assert explained(FileNotFoundError(2, "No such file", "X.npy"))[1].startswith("X.npy: No such file. ")
+
+
+def test_points_and_activation_come_in_either_order(tmp_path):
+    np.save(tmp_path / "X.npy", np.eye(3))
+    for order in (("X.npy", "relu"), ("relu", "X.npy")):
+        given = [str(tmp_path / name) if name.endswith("npy") else name for name in order]
+        done = CliRunner().invoke(app, ["kernel", *given, "-o", str(tmp_path / "K.npy"), "--force"])
+        assert done.exit_code == 0, done.output
+        np.testing.assert_allclose(np.load(tmp_path / "K.npy"), nsd.ck(nsd.DEQ("relu", 0.2), np.eye(3)))
+    assert "swap the two" in " ".join(CliRunner().invoke(app, ["match", "X.npy"]).output.split())
 
 
 def test_a_first_line_that_may_be_names_is_told(tmp_path, capsys):

@@ -20,7 +20,17 @@ WEIGHTS = {"match": 6, "kernel": 5, "spectrum": 3, "learn": 3}  # the demo and t
 NUMBERS = ["0.2", "0.1", "1", "0", "-1", "1e-300", "1e300", "nan", "inf", "-inf", "x", "", "0.05", "2", "1e400", "0x10"]
 COUNTS = ["2", "16", "40", "0", "-3", "1", "99999999999999999999", "x", "3.5", "", "1e3", "64"]
 PHI = ["relu", "tanh", "erf", "gelu", "sin", "linear", "hard_tanh", "leaky_relu:slope=0.3", "cos", "sigmoid", "silu"]
-ODD_PHI = ["", "x", "relu:", "relu:a=1", "leaky_relu:slope=nan", "leaky_relu:slope=1e400", "hermite", "elu:alpha=x"]
+ODD_PHI = [
+    "",
+    "x",
+    "relu:",
+    "relu:a=1",
+    "leaky_relu:slope=nan",
+    "leaky_relu:slope=1e400",
+    "hermite",
+    "elu:alpha=x",
+    "X.npy",
+]
 RANGES = [
     "0.01",
     "0.1:1",

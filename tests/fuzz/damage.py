@@ -39,6 +39,7 @@ ODD_VALUES: list[Any] = [
     {"activation": "relu"},
     {"network": "DEQ"},
     "a" * 3000,
+    [0.01] * 5000,
 ]
 
 
@@ -174,6 +175,8 @@ def _arrays() -> list[Any]:
 
 
 TEXTS = [
+    ",a,b\n0,1.5,2.5\n1,0.5,0.1\n",  # the index of pandas
+    "a,label\n0.5,1\n0.1,0\n",
     "",
     "\n\n",
     "a,b\n",

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._arguments import shown
 from ..errors import ActivationError
 from .base import Activation, Parity
 from .panels import LIMITS
@@ -149,7 +150,12 @@ class Hermite(Polynomial):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.coefficients or not 1e-30 <= self.scale <= 1e30:  # as inputs have
-            raise ActivationError(f"Hermite: needs coefficients and a scale from 1e-30 to 1e30, got {self!r}")
+            raise ActivationError(f"Hermite: needs coefficients and a scale from 1e-30 to 1e30, got {shown(self)}")
+        if len(self.coefficients) > 171:  # 171! leaves double precision
+            raise ActivationError(
+                f"Hermite: takes at most 171 coefficients, degree 170, got {len(self.coefficients)}: higher powers "
+                "leave double precision"
+            )
 
     @property
     def degree(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -57,6 +58,9 @@ class Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
+        if sys.stdout is None:  # closed by the shell, as by >&-
+            complain("standard output is closed, where results go. Open it, or send them to /dev/null.")
+            raise typer.Exit(1)
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader has seen enough, as head does; the parser ends the command
@@ -77,7 +81,12 @@ def explained(error: BaseException) -> tuple[int, str]:
         return 1, "not enough memory. Take fewer rows, or give the data as float32."
     if isinstance(error, NotSoDeepError):
         return 2 if isinstance(error, InvalidInputError | DataError) else 1, str(error)
-    what = f"{getattr(error, 'filename', None) or 'a file'}: {getattr(error, 'strerror', None) or error}"
+    name = getattr(error, "filename", None)
+    what = (
+        f"{name}: {getattr(error, 'strerror', None) or error}"
+        if name
+        else str(getattr(error, "strerror", None) or error)
+    )
     advice = "Check the path, its permissions and the free space; earlier output is as it was."
     return 2 if isinstance(error, _WRONG_PATH) else 1, f"{what}. {advice}"
 

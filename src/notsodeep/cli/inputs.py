@@ -24,6 +24,9 @@ NAMES = (
 )
 
 
+_CLASSES = ("label", "labels", "class", "classes", "target", "y")  # of columns that are hardly meant as features
+
+
 def activations_from(incomplete: str) -> list[str]:
     """Return the names of activations that begin so."""
     return [name for name in NAMES if name.startswith(incomplete)]
@@ -61,6 +64,8 @@ def deq_from(text: str, sigma_a2: float | None, sigma_b2: float | None) -> Any:
 
 
 def _activation(text: str) -> Any:
+    if text.endswith((".npy", ".npz", ".csv")):
+        raise InvalidInputError(f"{text!r} is a file where an activation stands, such as relu; swap the two.")
     name, _, rest = text.partition(":")
     try:
         parts = [part.split("=") for part in rest.split(",") if part]
@@ -113,7 +118,11 @@ def _rows(source: Path) -> Any:
     if not isinstance(table, np.ndarray):
         words = table.select_dtypes(exclude="number").columns
         if len(words):
-            raise DataError(f"{source}, column {words[0]!r}: no numbers. Leave it out, or encode it as numbers.")
+            raise DataError(f"{source}, column {words[0]}: no numbers. Leave it out, or encode it as numbers.")
+        if classes := [name for name in table.columns if str(name).lower() in _CLASSES]:
+            complain(
+                f"{source}: the column {classes[0]} is taken for a feature; labels have a file of their own.", "yellow"
+            )
         table = table.to_numpy()
     return as_rows(table, str(source)).numpy()
 
@@ -176,6 +185,10 @@ def _table(stream: Any, name: str) -> Any:
         kept: Any = {"header": None, "dtype": str, "keep_default_na": False, "skip_blank_lines": False}
         return pandas.read_csv(io.StringIO(text), **kept)
     first = [cell.strip().strip('"') for cell in text.partition("\n")[0].split(",")]
+    if len(first) > 1 and first[0] in ("", "Unnamed: 0"):
+        raise DataError(
+            "the first column has no name, as the index that pandas writes; leave it out (index=False), or name it."
+        )
     named = bool(pandas.to_numeric(pandas.Series(first), errors="coerce").isna().all())
     if named and len(set(first)) < len(first):
         raise DataError(f"two columns have one name: {', '.join(first)[:200]}. Give each its own.")

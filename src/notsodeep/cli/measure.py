@@ -48,6 +48,8 @@ def kernel(
       notsodeep kernel test.npy relu --against train.npy --standardise -o K.npy
     """
     inputs.check_target(output, force, ".npy")
+    if activation is not None and Path(activation).is_file() and not points.exists():
+        points, activation = Path(activation), str(points)  # either order
     if (activation is None) == (twin is None):
         raise InvalidInputError("name one network: an activation for a DEQ (relu), or --twin twin.json.")
     if twin is None:

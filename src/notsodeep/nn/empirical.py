@@ -146,7 +146,7 @@ def _contraction(tangents: Tangents, x: Tensor, y: Tensor | None, full: bool, pr
 
 
 class _Kept:
-    """The gradients of blocks, as many as there is room for; those of other outputs go unless pairs are wanted."""
+    """The gradients of two blocks, for which there is room; those of other outputs go unless pairs are wanted."""
 
     def __init__(self, tangents: Tangents) -> None:
         self.tangents, self.blocks, self.outputs = tangents, {}, [0]  # type: ignore[var-annotated]
@@ -157,7 +157,7 @@ class _Kept:
         key = id(rows), unit[0].start, unit[1][0]
         if key not in self.blocks:
             found = self.tangents.gradients(rows[unit[0]], unit[1])
-            if len(self.blocks) >= self.tangents.room(unit):
+            if len(self.blocks) == 2:
                 return found
             self.blocks[key] = found
         return self.blocks[key]

@@ -42,11 +42,11 @@ class _Use:
     tap: Tensor
     seen: Tensor
     windows: Callable[[Tensor], Tensor] | None  # from what was seen to (n, positions, i)
-    behind: Callable[[Tensor], Tensor]  # from a gradient in the result to (n, positions, o)
+    behind: Callable[[Tensor], Tensor]  # from a gradient in the result to (n, o, positions)
 
     def sizes(self) -> tuple[int, int, int]:
         """Return the number of positions and the two sides of the outer product."""
-        _, positions, left = self.behind(self.tap).shape
+        _, left, positions = self.behind(self.tap).shape
         return positions, left, 0 if self.windows is None else self.windows(self.seen).shape[-1]
 
 
@@ -88,7 +88,7 @@ def _linear(taps: _Taps, x: Tensor, weight: Tensor, bias: Tensor | None = None) 
     def rows(part: Tensor) -> Tensor:
         return part.reshape(len(part), -1, part.shape[-1])
 
-    return taps.record(lambda w, b: functional.linear(x, w, b), x, (weight, bias), rows, rows)
+    return taps.record(lambda w, b: functional.linear(x, w, b), x, (weight, bias), rows, lambda part: rows(part).mT)
 
 
 def _conv2d(
@@ -113,7 +113,7 @@ def _conv2d(
     def result(w: Tensor, b: Tensor | None) -> Tensor:
         return functional.conv2d(x, w, b, stride, padding, dilation)
 
-    return taps.record(result, x, (weight, bias), windows, lambda part: part.flatten(2).mT)
+    return taps.record(result, x, (weight, bias), windows, lambda part: part.flatten(2))
 
 
 def _equilibrium(
@@ -127,7 +127,7 @@ def _equilibrium(
     u = equilibrium(recurrent.detach(), drive + tap, layer, phi, options)
 
     def behind(part: Tensor) -> Tensor:
-        return part.unflatten(1, (len(recurrent), -1)).mT
+        return part.unflatten(1, (len(recurrent), -1))
 
     taps.uses[name].append(_Use(tap, u.detach(), lambda part: layer.gain * layer.windows(part, recurrent), behind))
     return u
@@ -245,7 +245,18 @@ class Tangents:
         return out, taps.uses
 
     def gradients(self, x: Tensor, outputs: Sequence[int]) -> dict[str, Gradients]:
-        """Return the gradients of these outputs at each row, by the name of the parameter."""
+        """Return the gradients of these outputs at each row, by parameter; some rows are found at a time."""
+        together = max(1, int(0.125 * self._numbers / (len(outputs) * self.held + self.seen)))
+        parts = [self._found(part, outputs) for part in x.split(together)]
+        if len(parts) == 1:
+            return parts[0]
+        found = {}
+        for name in list(parts[0]):
+            lefts, rights = zip(*(part.pop(name) for part in parts), strict=True)
+            found[name] = Gradients(torch.cat(lefts), None if rights[0] is None else torch.cat(rights))
+        return found
+
+    def _found(self, x: Tensor, outputs: Sequence[int]) -> dict[str, Gradients]:
         with graphs():
             found = self._factored(x, outputs) if self.tapped else {}
             if self.written:
@@ -292,26 +303,24 @@ class Tangents:
             return goes_forward(lambda leaves: self.call(leaves, x[:2]), self.leaves)
 
     # -- memory ------------------------------------------------------------------------------------------
-    def units(self, rows: int, full: bool = False) -> list[tuple[slice, list[int]]]:
-        """Return blocks of rows and of outputs: to find the gradients of one takes an eighth of the memory.
+    @property
+    def _numbers(self) -> float:
+        return self.memory / next(iter(self.leaves.values())).element_size()
 
-        All pairs of outputs need them together. Otherwise so many go together that their gradients can be kept.
+    def units(self, rows: int, full: bool = False) -> list[tuple[slice, list[int]]]:
+        """Return blocks of rows and of outputs, of which three quarters of the memory keep two.
+
+        All pairs of outputs need them together. Otherwise so many go together that all rows can be kept.
         """
-        numbers = self.memory / next(iter(self.leaves.values())).element_size()
-        few = self.outputs if full else int(0.75 * numbers / (rows * self.kept))
-        few = max(1, min(few, self.outputs, int(0.125 * numbers / self.held)))
-        block = max(1, int(0.125 * numbers / (few * self.held + self.seen)))
+        few = self.outputs if full else int(0.75 * self._numbers / (rows * self.kept))
+        few = max(1, min(few, self.outputs, int(0.125 * self._numbers / self.held)))
+        block = max(1, int(0.375 * self._numbers / (few * self.kept)))
         outputs = list(range(self.outputs))
         return [
             (slice(i, i + block), outputs[j : j + few])
             for j in range(0, self.outputs, few)
             for i in range(0, rows, block)
         ]
-
-    def room(self, unit: tuple[slice, list[int]]) -> int:
-        """Return how many such blocks may be kept in three quarters of the memory."""
-        size = next(iter(self.leaves.values())).element_size() * self.kept * len(unit[1])
-        return int(0.75 * self.memory / (size * (unit[0].stop - unit[0].start)))
 
 
 def _joined(name: str, uses: list[_Use], behind: dict[int, list[Any]], rows: int) -> Gradients:
@@ -327,9 +336,11 @@ def _joined(name: str, uses: list[_Use], behind: dict[int, list[Any]], rows: int
         reached = [(like, [torch.zeros_like(like.tap)] * len(behind[id(like.tap)]))]
     lefts = [torch.stack([use.behind(grad) for grad in grads], 1) for use, grads in reached]
     if reached[0][0].windows is None:
-        return Gradients(torch.cat(lefts, 2).sum(2))
+        return Gradients(torch.cat(lefts, -1).sum(-1))
     rights = [use.windows(use.seen) for use, _ in reached if use.windows is not None]
-    return Gradients.of(*(part[0] if len(part) == 1 else torch.cat(part, -2) for part in (lefts, rights)))
+    if len(reached) == 1:
+        return Gradients.of(lefts[0], rights[0])
+    return Gradients.of(torch.cat(lefts, -1), torch.cat(rights, 1))
 
 
 def goes_forward(call: Callable[[Leaves], Tensor], leaves: Leaves) -> bool:

@@ -47,6 +47,8 @@ class Thresholds(NormUnits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(self.thresholds) > 4096:  # a kernel holds all of them for each of thousands of entries
+            raise ActivationError(f"Thresholds takes at most 4096 thresholds, got {len(self.thresholds)}")
         if len(self.thresholds) != len(self.weights) or not self.weights or min(self.weights) <= 0.0:
             raise ActivationError(
                 f"Thresholds takes one positive weight per threshold, got {self.thresholds} and {self.weights}"
