@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from ..networks import Network, check_kernel
 
 
-class Proof(NamedTuple):
+class Supremum(NamedTuple):
     """A supremum: ``bound`` holds everywhere, ``sampled`` was seen at the cosine, or the norm, ``at``."""
 
     bound: float

@@ -18,7 +18,7 @@ from ..._chebyshev import to_coefficients
 from ...units.norm_units import NormUnits
 from ...units.projections import parseval_root
 from .._limits import LIMITS
-from ..certificates import Proof, Tried
+from ..certificates import Supremum, Tried
 from .orders import Array, KernelOrders, cell_least, grid_excess, grid_slack, quadratic
 from .units import UnitFit, gained
 
@@ -28,7 +28,7 @@ class LayerDesign:
     """A layer, what is known of it, all that was tried, and why it was taken."""
 
     layer: NormUnits
-    proof: Proof
+    proof: Supremum
     rows: tuple[Tried, ...]
     """The last one is the layer's own."""
     reason: str
@@ -42,7 +42,7 @@ def projection_bound(target: KernelOrders, parts: Array) -> float:
     return float(_quotient(left[None], target.diagonal, 2 * target.degree)[0]) + LIMITS.rounding
 
 
-def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gain: Array) -> Proof:
+def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gain: Array) -> Supremum:
     """Bound the error of the layer that :func:`units.assemble` makes of ``found``.
 
     ``found`` is fitted to ``want``, which are the ``parts`` up to signs or rotations among the kinds of each order.
@@ -65,7 +65,7 @@ def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gai
     bound = (whole + apart + 2.0 * target.aliased) / (1.0 - apart) if apart < 1.0 else float("inf")
     seen = np.abs(quadratic(rows, target.total - total)) / target.diagonal
     worst = int(np.argmax(seen))
-    return Proof(bound, float(seen[worst]), float(target.grid[0][worst]), target.assumes)
+    return Supremum(bound, float(seen[worst]), float(target.grid[0][worst]), target.assumes)
 
 
 def _difference(target: KernelOrders, want: Array, have: Array, reach: float) -> float:

@@ -23,7 +23,7 @@ from ...kernels.expectations import layer_of
 from ...kernels.pointwise import equilibrium_variance
 from ...networks import DEQ, ENN
 from ...units import Feedback
-from ..certificates import Proof, Tried
+from ..certificates import Supremum, Tried
 from .bound import LayerDesign
 from .covering import prove
 from .orders import Array, measure, sample, vanishes_at_zero
@@ -45,7 +45,7 @@ def design(deq: DEQ) -> LayerDesign:
     return LayerDesign(layer, proof, (Tried(1, proof.bound, FAMILY),), reason)
 
 
-def _proof(grid: _Pairs, layer: Feedback) -> Proof:
+def _proof(grid: _Pairs, layer: Feedback) -> Supremum:
     """The bound that boxes prove, or what a search finds where they prove none."""
     found = grid.errors(layer)
     worst = int(np.argmax(found))
@@ -53,7 +53,7 @@ def _proof(grid: _Pairs, layer: Feedback) -> Proof:
     if not math.isfinite(bound):
         return _search(grid, layer)
     assumes = "" if grid.deq.activation.suprema else _SAMPLED
-    return Proof(bound, float(found[worst]), float(np.cos(grid.place[2, worst])), assumes)
+    return Supremum(bound, float(found[worst]), float(np.cos(grid.place[2, worst])), assumes)
 
 
 def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: int | str) -> LayerDesign:
@@ -136,7 +136,7 @@ def _grid(deq: DEQ, span: tuple[float, float] = (1e-3, 1e3), count: int = 13) ->
     return _Pairs(deq, span, place[:, place[0] <= place[1]])
 
 
-def _search(pairs: _Pairs, layer: Feedback) -> Proof:
+def _search(pairs: _Pairs, layer: Feedback) -> Supremum:
     """The largest error that is found within the span, and its cosine: pairs ever nearer to the worst."""
     rng = np.random.default_rng(0)
     found = pairs.errors(layer)
@@ -148,4 +148,4 @@ def _search(pairs: _Pairs, layer: Feedback) -> Proof:
         found = pairs.errors(layer)
     worst = int(np.argmax(found))
     seen = float(found[worst])
-    return Proof(1.1 * seen, seen, float(np.cos(pairs.place[2, worst])), _SEARCHED)
+    return Supremum(1.1 * seen, seen, float(np.cos(pairs.place[2, worst])), _SEARCHED)

@@ -21,7 +21,7 @@ from ...networks import Kernel, Network
 from ...units import Basis, Conditioned
 from ...units.projections import SINGULAR_TERMS, basis_coefficients, tail_gram
 from .._limits import LIMITS
-from ..certificates import Proof, Tried
+from ..certificates import Supremum, Tried
 from ..twin import Trains
 from . import thresholds
 from .bound import LayerDesign
@@ -81,7 +81,7 @@ def design(
     return LayerDesign(layer, proof, rows, reason)
 
 
-def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> Iterator[tuple[Conditioned, Proof]]:
+def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> Iterator[tuple[Conditioned, Supremum]]:
     """Units of growing size, up to the first within a tenth of ``tol`` or the largest."""
     data = profile(network, kernel)
     smooth = float(data.orders[16:].sum()) <= 1e-15
@@ -108,7 +108,7 @@ def _layer(found: UnitFit, data: Profile) -> Conditioned:
     return Conditioned((tuple(map(tuple, values.tolist())),), *astuple(found.basis))
 
 
-def _certify(data: Profile, found: UnitFit, gain: Array) -> Proof:
+def _certify(data: Profile, found: UnitFit, gain: Array) -> Supremum:
     values, trained = found.values[:, 0, 0], bool(gain[-1] > 1.0)
     have = (basis_coefficients(found.basis, SINGULAR_TERMS).numpy() @ values * gain) ** 2
     gap = have - data.orders
@@ -122,4 +122,4 @@ def _certify(data: Profile, found: UnitFit, gain: Array) -> Proof:
     bound = most + float(np.abs(gap[together:]).sum() + tail) + 2.0 * data.aliased + LIMITS.rounding
     errors = np.abs(np.polynomial.polynomial.polyval(rho[::4], gap))
     worst = int(np.argmax(errors))
-    return Proof(bound, float(errors[worst]), float(rho[4 * worst]), _SIGNS if found.basis.singular else "")
+    return Supremum(bound, float(errors[worst]), float(rho[4 * worst]), _SIGNS if found.basis.singular else "")

@@ -17,7 +17,7 @@ from ...errors import InfeasibleMatchError
 from ...networks import Kernel, Network
 from ...units import Basis, Conditioned
 from .._limits import LIMITS
-from ..certificates import Proof, Tried
+from ..certificates import Supremum, Tried
 from ..twin import Trains
 from .bound import LayerDesign, certify, projection_bound
 from .orders import NOISE, Array, KernelOrders, measure, quadratic, resolved, sketch
@@ -96,7 +96,7 @@ def fitted(target: KernelOrders, kinds: int, missed: float) -> Conditioned:
     return assemble(target, smallest(basis, want, gain, allowed=Allowance(0.1 * missed, missed)))
 
 
-def _finished(target: KernelOrders, parts: Array, allowed: Allowance, trains: Trains) -> tuple[Conditioned, Proof]:
+def _finished(target: KernelOrders, parts: Array, allowed: Allowance, trains: Trains) -> tuple[Conditioned, Supremum]:
     """The smallest elementary units that add little to the deficit of the projection, or the best there are."""
     want = wanted(target, parts)
     basis = _basis(target, want, trains)

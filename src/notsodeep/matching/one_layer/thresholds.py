@@ -25,7 +25,7 @@ from ...networks.nodes import Precomputed, at_equilibrium
 from ...units import Thresholds
 from ...units.thresholds import threshold_profiles
 from .._limits import LIMITS
-from ..certificates import Proof, Tried
+from ..certificates import Supremum, Tried
 from .bound import LayerDesign
 
 Array = NDArray[np.float64]
@@ -93,7 +93,7 @@ def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
 # ---- the certificate: a supremum over all angles ---------------------------------------------------------
 
 
-def _certify(arc: _Arc, shares: Shares) -> Proof:
+def _certify(arc: _Arc, shares: Shares) -> Supremum:
     """Bound the error of the layer for every angle, on a grid that is refined until the cells add little to it."""
     cells, most_cells, slack = 4096, 1 << 17, LIMITS.threshold_slack
     while True:
@@ -107,7 +107,7 @@ def _certify(arc: _Arc, shares: Shares) -> Proof:
         worst = int(np.argmax(error))
         sampled = float(error[worst])
         if bound - sampled <= slack * bound or cells >= most_cells or sampled < 1e-11:
-            return Proof(bound, sampled, float(rho[worst]))
+            return Supremum(bound, sampled, float(rho[worst]))
         gap = (bound - sampled) / (0.6 * slack * bound)
         cells = min(most_cells, cells * 2 ** max(1, math.ceil(0.5 * math.log2(gap))))
 
