@@ -61,7 +61,8 @@ def network_of(estimator: Any, activation: Any = None) -> Source:
         deq.check_contraction()
         return deq
     if isinstance(network, nn.Module):
-        return copy.deepcopy(network)  # as it is now: training may go on
+        own: Any = copy.deepcopy(network)  # as it is now: training may go on
+        return own
     if not isinstance(network, DEQ | ENN | Convolutional | Twin):
         raise InvalidInputError(
             "network must be a DEQ, an ENN, a convolutional one of them, a twin or a torch module, got "
@@ -70,7 +71,7 @@ def network_of(estimator: Any, activation: Any = None) -> Source:
     return network
 
 
-def scales_of(scale: Scale, network: Source) -> tuple[Scale, ...]:
+def scales_of(scale: Scale, network: Source | nn.Module) -> tuple[Scale, ...]:
     """Return how rows may be scaled; "auto" is both ways, or one where the inputs of the network are not free."""
     if scale != "auto":
         return (scale,)
@@ -79,7 +80,7 @@ def scales_of(scale: Scale, network: Source) -> tuple[Scale, ...]:
     return ("columns", "rows")
 
 
-def free_inputs(network: Source) -> bool:
+def free_inputs(network: Source | nn.Module) -> bool:
     """Return whether a network knows its inputs by their inner products alone, so that they may be mixed at will."""
     return len(scales_of("auto", network)) > 1
 
