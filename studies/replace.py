@@ -7,6 +7,7 @@ are the bare student, and the DEQ itself with looser tolerances of its solver.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
@@ -22,7 +23,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import notsodeep as nsd
-from notsodeep.errors import CertificationError, DataError
+from notsodeep.errors import CertificationError, DataError, InvalidInputError
 
 from ._data import load
 from ._measure import share
@@ -136,9 +137,53 @@ def measure(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
             found["student"] = _against(student, fresh, answers, truth)
         record = _against(fast, fresh, answers, truth)
         timing = _times(fast, fresh, cpu=level == run.levels[1])
+        if level == run.levels[1]:
+            found |= _further(model, fast, X, calibration, fresh, answers)
         told = asdict(fast.certificate)
         found["levels"].append({**told, **{f"fresh_{k}": v for k, v in record.items()}, **timing})
     found["looser"] = [_looser(model, tol, fresh, answers, truth) for tol in LOOSER]
+    return found
+
+
+def _further(
+    model: Any, fast: nsd.nn.Replacement, X: Tensor, calibration: Tensor, fresh: Tensor, answers: Tensor
+) -> dict[str, Any]:
+    """Return what proofs, ladders and predicting all rows at once give, at the promise of a replacement."""
+    size, promise = BATCHES[1], fast.certificate.disagreement
+
+    def by_batches(call: Callable[[Tensor], Any]) -> Callable[[Tensor], list[Any]]:
+        return lambda rows: [call(part) for part in rows.split(size)]
+
+    seconds = [_median_seconds(call, fresh, 3) for call in (by_batches(model), by_batches(fast), fast.predict)]
+    found: dict[str, Any] = {"predict": dict(zip(("model", "batches", "predict"), seconds, strict=True))}
+    options = nsd.nn.ReplaceOptions(steps=0)
+    with contextlib.suppress(InvalidInputError):  # a model whose solver is made anew at every call
+        climbed = nsd.replace(
+            model,
+            X,
+            calibration=calibration,
+            disagreement=promise,
+            ladder="auto",
+            student=fast.student,
+            options=options,
+            progress=False,
+        )
+        shares = [rung.share for rung in climbed.certificate.rungs]
+        differs = float((climbed.predict(fresh).argmax(1) != answers).double().mean())
+        found["ladder"] = {
+            "shares": shares,
+            "disagreement": differs,
+            "seconds": _median_seconds(climbed.predict, fresh, 3),
+        }
+    with contextlib.suppress(AttributeError, InvalidInputError):  # no contraction, or no model of this library
+        proof = model.decide(fresh)
+        found["decide"] = {
+            "proven": float(proof.proven.double().mean()),
+            "steps": float(proof.steps.double().mean()),
+            "solver_steps": float(model.solve(fresh).row_steps.double().mean()),
+            "disagreement": float((proof.classes != answers).double().mean()),
+            "seconds": _median_seconds(model.decide, fresh, 3),
+        }
     return found
 
 
@@ -164,12 +209,12 @@ def _against(model: Any, X: Tensor, answers: Tensor, truth: Tensor) -> dict[str,
 
 def _times(fast: nsd.nn.Replacement, X: Tensor, cpu: bool) -> dict[str, float]:
     """Return seconds of batches on the device and, of 1,024 rows, on two cores of the CPU; in turns each."""
-    found = {size: asdict(fast.measure(X[:size])) for size in BATCHES}
+    found = {size: fast.measure(X[:size])._asdict() for size in BATCHES}
     out = {f"{name}_seconds_{size}": value for size, times in found.items() for name, value in times.items()}
     if X.is_cuda and cpu:
         threads = torch.get_num_threads()
         torch.set_num_threads(2)
-        there = asdict(fast.cpu().measure(X[:1024].cpu(), repeats=3))
+        there = fast.cpu().measure(X[:1024].cpu(), repeats=3)._asdict()
         torch.set_num_threads(threads)
         fast.to(X.device)
         out |= {f"{name}_seconds_two_cores": value for name, value in there.items()}

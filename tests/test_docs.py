@@ -36,6 +36,8 @@ def test_the_examples_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where they may leave files
     if page == "howto/cluster.md":
         pytest.importorskip("distributed.client")
+    if page == "howto/torchdeq.md":
+        pytest.importorskip("torchdeq")
     names: dict = {}
     for code in blocks(page):
         exec(compile(code, page, "exec"), names)

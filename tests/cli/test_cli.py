@@ -22,7 +22,7 @@ from helpers import tolerance, ulps
 from notsodeep.cli import app, inputs
 from notsodeep.errors import NotSoDeepError
 
-COMMANDS = ["match", "kernel", "spectrum", "learn", "explore", "demo"]
+COMMANDS = ["match", "kernel", "spectrum", "learn", "replace", "explore", "demo"]
 
 
 def run(*args, **options):
@@ -508,3 +508,26 @@ def test_the_explorer_is_written(tmp_path, monkeypatch):
 def test_options_of_a_stored_page_are_refused_for_a_served_one(tmp_path):
     assert run("explore", "--activation", "relu").exit_code == 2
     assert run("explore", "--no-browser", "-o", tmp_path / "page.html").exit_code == 2
+
+
+def test_a_saved_model_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = torch.randn(1400, 5, generator=torch.Generator().manual_seed(0))
+    model = nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 5, 16, 2)
+    nsd.nn.save(model, "model.safetensors")
+    np.save("X.npy", X[:400].numpy())
+    np.save("fresh.npy", X[400:].numpy())
+    np.save("y.npy", model(X[400:]).argmax(1).numpy())
+    given = ["model.safetensors", "X.npy", "-c", "fresh.npy", "--disagreement", 0.2, "--steps", 30]
+    told = json.loads(run("replace", *given, "-y", "y.npy", "--json").output)
+    assert told["labels"]
+    assert told["measured"] == 1000
+    fast = nsd.nn.Replacement.load("fast.safetensors", model)
+    assert fast.certificate.coverage == told["coverage"]
+    assert run("replace", *given).exit_code == 2  # the file is kept
+    program = torch.export.export(torch.nn.Linear(5, 2), (X[:3],), dynamic_shapes=({0: torch.export.Dim("n")},))
+    torch.export.save(program, "model.pt2")
+    assert "promised" in run("replace", "model.pt2", *given[1:], "--force").output
+    (tmp_path / "broken.pt2").write_bytes(b"no program")
+    refused = run("replace", "broken.pt2", *given[1:], "--force")
+    assert (refused.exit_code, "no program of torch.export" in refused.stderr) == (2, True)

@@ -91,13 +91,16 @@ def refuse(reason: str, **given: Any) -> None:
 # ---- data ------------------------------------------------------------------------------------------------
 
 
-def points_from(source: Path, standardise: bool, *others: Path) -> Any:
-    """Return the rows of a file; with others, all in a tuple, standardised by the mean and scale of the first."""
+def points_from(source: Path, standardise: bool | None, *others: Path) -> Any:
+    """Return the rows of a file; with others, all in a tuple, standardised by the mean and scale of the first.
+
+    None takes them as they are, without a word about their norms.
+    """
     rows = [_rows(path) for path in (source, *others)]
     if standardise:
         return nsd.standardise(*rows)
     squares = float(np.mean(np.einsum("ij,ij->i", rows[0], rows[0], dtype=np.float64)))
-    if not 0.01 <= squares <= 100.0:
+    if standardise is not None and not 0.01 <= squares <= 100.0:
         found = f"the rows of {source} have a mean squared norm of {squares:.3g}, far from one"
         complain(f"{found}: is --standardise missing?", "yellow")
     return tuple(rows) if others else rows[0]
