@@ -64,7 +64,7 @@ class Decision:
         return f"Decision({done}, {float(sum(self.steps)) / max(1, len(self.steps)):.1f} steps per row)"
 
 
-class Problem(Protocol):
+class ProvableMap(Protocol):
     """What is proven about: a map of rows, and outputs that are affine in its state."""
 
     lipschitz: float
@@ -88,7 +88,7 @@ class Problem(Protocol):
         ...
 
 
-def prove(problems: Sequence[Callable[[], Problem]], X: Any, tol: float | None = None) -> Decision:
+def prove(problems: Sequence[Callable[[], ProvableMap]], X: Any, tol: float | None = None) -> Decision:
     """Prove the class of every row, or outputs to within ``tol``; a later problem takes what an earlier one leaves.
 
     The problems are the same one in rising precision.
@@ -117,7 +117,7 @@ def prove(problems: Sequence[Callable[[], Problem]], X: Any, tol: float | None =
 class _Search:
     """One pass: rows leave when they are proven, or when rounding is all that is left."""
 
-    def __init__(self, problem: Problem, tol: float | None) -> None:
+    def __init__(self, problem: ProvableMap, tol: float | None) -> None:
         self.problem, self.tol = problem, tol
         if tol is None and len(problem.effect) < 2:
             raise InvalidInputError("one output has no classes to decide between; bounded(X, tol) proves numbers")
@@ -170,7 +170,7 @@ class _Search:
 
 
 class Proven:
-    """The problem of an ``nn.DEQ``, in the precision of its weights."""
+    """The map of an ``nn.DEQ``, in the precision of its weights."""
 
     def __init__(self, model: Any, lipschitz: float) -> None:
         self.model, self.lipschitz, self.scale = model, lipschitz, math.sqrt(model.width)
@@ -315,7 +315,7 @@ class Contraction:
 
 
 class _Wrapped:
-    """The problem of a cell, in the precision of rows."""
+    """The map of a cell, in the precision of rows."""
 
     scale = 1.0
 
