@@ -107,7 +107,7 @@ TASKS = {
     "activations.activation_names activations.LeakyReLU activations.HardTanh activations.ELU activations.Hermite "
     "activations.Quadratic activations.Linear activations.Affine",
     "Find the layer that stands for a DEQ": "match_one_layer match match_sphere match_conv Twin pytorch_code",
-    "Replace a trained DEQ": "replace nn.Replacement nn.Certificate nn.ReplaceOptions nn.Proof nn.Contraction",
+    "Replace a trained DEQ": "replace nn.Replacement nn.Certificate nn.ReplaceOptions nn.Decision nn.Contraction",
     "Compute exact kernels": "ck ntk kernels_of kernel_function finite_ck finite_ntk clear_caches",
     "Measure the kernel of a network as it is": "empirical_ntk empirical_ck linearise lazy nn.EmpiricalKernel "
     "nn.LinearisedModel plots.LazyReport",

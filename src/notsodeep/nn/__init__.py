@@ -4,7 +4,7 @@ from .._equilibrium import SolverOptions
 from .certify import Certificate
 from .checkpoint import load, save
 from .convolution import ConvDEQ
-from .decide import Contraction, Proof
+from .decide import Contraction, Decision
 from .deq import DEQ
 from .empirical import EmpiricalKernel, empirical_ck, empirical_ntk
 from .enn import ENN, export_onnx
@@ -20,11 +20,11 @@ __all__ = [
     "Certificate",
     "Contraction",
     "ConvDEQ",
+    "Decision",
     "EmpiricalKernel",
     "History",
     "LinearisedModel",
     "Model",
-    "Proof",
     "ReplaceOptions",
     "Replacement",
     "SolverOptions",

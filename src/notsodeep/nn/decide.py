@@ -28,7 +28,7 @@ _FUNCTION = 16  # units in the last place by which an activation of torch may be
 
 
 @dataclass(frozen=True)
-class Proof:
+class Decision:
     """Outputs, and how far the equilibrium can be from where they were read.
 
     Attributes
@@ -46,7 +46,7 @@ class Proof:
     >>> import notsodeep as nsd, torch
     >>> model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.1), in_features=3, width=16, out_features=2)
     >>> model.decide(torch.eye(3))
-    Proof(3 of 3 rows proven, 1.7 steps per row)
+    Decision(3 of 3 rows proven, 1.7 steps per row)
     """
 
     outputs: Any
@@ -61,10 +61,10 @@ class Proof:
 
     def __repr__(self) -> str:
         done = f"{int(self.proven.sum()):,} of {len(self.proven):,} rows proven"
-        return f"Proof({done}, {float(sum(self.steps)) / max(1, len(self.steps)):.1f} steps per row)"
+        return f"Decision({done}, {float(sum(self.steps)) / max(1, len(self.steps)):.1f} steps per row)"
 
 
-class Problem(Protocol):
+class ProvableMap(Protocol):
     """What is proven about: a map of rows, and outputs that are affine in its state."""
 
     lipschitz: float
@@ -88,7 +88,7 @@ class Problem(Protocol):
         ...
 
 
-def prove(problems: Sequence[Callable[[], Problem]], X: Any, tol: float | None = None) -> Proof:
+def prove(problems: Sequence[Callable[[], ProvableMap]], X: Any, tol: float | None = None) -> Decision:
     """Prove the class of every row, or outputs to within ``tol``; a later problem takes what an earlier one leaves.
 
     The problems are the same one in rising precision.
@@ -98,7 +98,7 @@ def prove(problems: Sequence[Callable[[], Problem]], X: Any, tol: float | None =
     parts = [_Search(first, tol).run(batch) for batch in rows.split(8 * LIMITS.batch)] if len(rows) else []
     if not parts:
         empty = rows.new_zeros(0)
-        return Proof(
+        return Decision(
             *(like(part, X) for part in (rows.new_zeros(0, len(first.effect)), empty.long(), empty > 0, empty))
         )
     outputs, steps, proven, radius, states = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
@@ -111,13 +111,13 @@ def prove(problems: Sequence[Callable[[], Problem]], X: Any, tol: float | None =
         for whole_part, piece in zip((outputs, proven, radius), (finer[0], *finer[2:4]), strict=True):
             whole_part[left] = piece.to(whole_part.dtype)
         steps[left] += finer[1]
-    return Proof(*(like(part, X) for part in (outputs, steps, proven, radius)))
+    return Decision(*(like(part, X) for part in (outputs, steps, proven, radius)))
 
 
 class _Search:
     """One pass: rows leave when they are proven, or when rounding is all that is left."""
 
-    def __init__(self, problem: Problem, tol: float | None) -> None:
+    def __init__(self, problem: ProvableMap, tol: float | None) -> None:
         self.problem, self.tol = problem, tol
         if tol is None and len(problem.effect) < 2:
             raise InvalidInputError("one output has no classes to decide between; bounded(X, tol) proves numbers")
@@ -170,7 +170,7 @@ class _Search:
 
 
 class Proven:
-    """The problem of an ``nn.DEQ``, in the precision of its weights."""
+    """The map of an ``nn.DEQ``, in the precision of its weights."""
 
     def __init__(self, model: Any, lipschitz: float) -> None:
         self.model, self.lipschitz, self.scale = model, lipschitz, math.sqrt(model.width)
@@ -229,7 +229,7 @@ def _effect(outputs: Callable[[Tensor, Tensor], Tensor], like: Tensor, size: int
         return torch.autograd.grad(found, u)[0].double()
 
 
-def proven_classes(model: Any, X: Any, tol: float | None = None) -> Proof:
+def proven_classes(model: Any, X: Any, tol: float | None = None) -> Decision:
     """Prove classes, or outputs to within ``tol``, of a network; rows that float32 leaves open are done in float64."""
     as_rows(X, features=model.in_features, least=0)
     lipschitz = model._certified_contraction()
@@ -305,17 +305,17 @@ class Contraction:
         if not 0.0 <= self.lipschitz < 1.0:
             raise ContractionError(f"nothing can be proven unless lipschitz lies in [0, 1), got {lipschitz!r}")
 
-    def decide(self, X: Any) -> Proof:
+    def decide(self, X: Any) -> Decision:
         """Return the classes of rows, each proven to be that of the equilibrium."""
         return prove([lambda: _Wrapped(self, as_numbers(X, "X"))], X)
 
-    def bounded(self, X: Any, tol: float) -> Proof:
+    def bounded(self, X: Any, tol: float) -> Decision:
         """Return outputs that are proven to be within ``tol`` of those of the equilibrium."""
         return prove([lambda: _Wrapped(self, as_numbers(X, "X"))], X, finite("tol", tol))
 
 
 class _Wrapped:
-    """The problem of a cell, in the precision of rows."""
+    """The map of a cell, in the precision of rows."""
 
     scale = 1.0
 

@@ -19,7 +19,7 @@ from ..activations import Activation
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
 from .cell import cell_equilibrium, find_cell_equilibrium
-from .decide import Proof, norm_bound, proven_classes
+from .decide import Decision, norm_bound, proven_classes
 from .implicit import equilibrium, find_equilibrium
 from .model import Factory, Gaussian, Model, check_input
 
@@ -183,8 +183,8 @@ class DEQ(Model):
         if self._dense.normalise or not math.isfinite(self._dense.lipschitz):
             raise InvalidInputError(f"{self._dense!r} has no Lipschitz constant: no weights make a contraction")
 
-    def decide(self, X: Any) -> Proof:
-        """Return the classes of rows, each proven to be that of the equilibrium: :class:`Proof`.
+    def decide(self, X: Any) -> Decision:
+        """Return the classes of rows, each proven to be that of the equilibrium: :class:`Decision`.
 
         A row is done as soon as its class can no longer change, which takes fewer steps than a small residual. The
         Lipschitz constant is computed from above, rounding is accounted for, and rows that are too close to call in
@@ -192,7 +192,7 @@ class DEQ(Model):
         """
         return proven_classes(self, self.spec.flattened(X))
 
-    def bounded(self, X: Any, tol: float) -> Proof:
+    def bounded(self, X: Any, tol: float) -> Decision:
         """Return outputs that are proven to be within ``tol`` of those of the equilibrium."""
         return proven_classes(self, self.spec.flattened(X), tol)
 
