@@ -19,9 +19,7 @@ class Limits:
     mixed_variance: float = 0.1  # above it Hermite series are longer than a double sum of closed forms
     far_square: float = 60.0  # squared scales of inputs beyond which series do not reach equal points any more
     many_norms: int = 200  # norms at which a function of them is worth a series
-    cap_distances: int = 18  # nodes of an interval of distances that doubles: a bend at zero is left below 1e-13
-    cap_shares: int = 8  # nodes for the share of the norms in a distance
-    cap_tolerance: float = 1e-14  # coefficients of such series that are left out
+    cap_angles: int = 16  # nodes of an interval of angles that doubles
     cap_error: float = 2e-12  # what they may be wrong between their nodes, beside the diagonal
     many_pairs: float = 4096.0  # pairs for which a table that takes long to build is worth looking for
     pairs_at_once: int = 4096  # pairs evaluated entry by entry at once: series of 2048 terms for each are 64 megabytes

@@ -104,6 +104,11 @@ class Specification:
         """The variance that an input of norm one gives the first pre-activations, beside other things."""
         return 1.0
 
+    @property
+    def bias_variance(self) -> float:
+        """The variance of a bias beside it."""
+        return 0.0
+
     def flattened(self, X: Any) -> Any:
         """Return inputs as rows; those of a dense network are."""
         return X

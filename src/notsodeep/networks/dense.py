@@ -145,6 +145,10 @@ class DEQ(Dense):
         return self.variances[1]
 
     @property
+    def bias_variance(self) -> float:
+        return self.variances[2]
+
+    @property
     def given_variances(self) -> tuple[Any, ...]:
         """The variances as they were given, numbers or tensors."""
         return self.sigma_a2, self.sigma_b2, self.sigma_c2
