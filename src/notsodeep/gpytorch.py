@@ -13,15 +13,16 @@ from .errors import InvalidInputError, MissingExtraError
 from .kernels import diagonal, kernels_of
 from .networks import DEQ
 
-Base: Any = object
 try:
     from gpytorch.constraints import Interval, Positive
-    from gpytorch.kernels import Kernel as Base
+    from gpytorch.kernels import Kernel
+
+    Base: Any = Kernel
 except ImportError:  # the class is there to be read, and says what is missing when it is made
-    pass
+    Base = object
 
 
-class DEQKernel(Base):  # type: ignore[misc]
+class DEQKernel(Base):
     """The exact kernel of a DEQ as a GPyTorch kernel; the three variances are parameters with exact gradients.
 
     Parameters

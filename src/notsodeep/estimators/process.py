@@ -116,7 +116,8 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         self._check_client(self.device)
         self._start()
         self._flat, Y = y.ndim == 1, y.reshape(len(X), -1).astype(np.float64)
-        self._shift, self._unit = _level(Y) if self.normalise_y else (np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
+        plain: tuple[Array, Array] = (np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
+        self._shift, self._unit = _level(Y) if self.normalise_y else plain
         rows = as_tensor(X, self.device).double()
         scales = scales_of(self.scale, self._source)
         self._scaler = Standardiser("auto" if len(scales) > 1 else scales[0]).fit(rows)

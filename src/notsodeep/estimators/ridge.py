@@ -77,6 +77,7 @@ class KernelMachine(WithClient, BaseEstimator):
                 f"ridge must be positive and finite, relative to the mean diagonal, got {self.ridge!r}"
             )
         self._check_client(self.device)
+        self.best_: dict[str, Any] = {}
         self._kept = np.flatnonzero(weights)
         if not len(self._kept):
             raise InvalidInputError("all sample weights are zero: there is nothing to fit")
@@ -85,17 +86,17 @@ class KernelMachine(WithClient, BaseEstimator):
             classes = None if codes is None else codes[self._kept]
             sample = resample(self._kept, replace=False, n_samples=few, stratify=classes, random_state=0)
             self._kept = np.append(np.setdiff1d(self._kept, sample), sample)
-        kept, codes = self._kept, None if codes is None else as_tensor(codes[self._kept], self.device)
+        kept, labels = self._kept, None if codes is None else as_tensor(codes[self._kept], self.device)
         rows, targets, w = (as_tensor(part[kept], self.device).double() for part in (X, T, weights))
-        choice = self._choose(rows, targets, w, codes)
+        choice = self._choose(rows, targets, w, labels)
         self.scaler_ = Standardiser(choice.scale).fit(rows, sample_weight=w)
         kernel = NetworkKernel(choice.network, self.kernel)
         self._problem = Problem.of(self.scaler_.transform(rows), targets, w, self.fit_intercept)
         ridge = None if self.ridge == "loo" else float(self.ridge)
-        self._features, record = learn_features(kernel, self._problem, codes, ridge, self.features)
+        self._features, record = learn_features(kernel, self._problem, labels, ridge, self.features)
         self._problem, self.best_ = seen(self._problem, self._features), self.best_ | record
         self._flat, self._shape, last = flat, T.shape, min(few, len(kept))
-        tail = loss_of(self._problem.at(slice(-last, None)), None if codes is None else codes[-last:])
+        tail = loss_of(self._problem.at(slice(-last, None)), None if labels is None else labels[-last:])
         options = (self.solver, self.client, self.progress, last, self._smaller(), lambda out: float(tail(out).sum()))
         self._set_machine(fit_machine(kernel, self._problem, self.best_["ridge"], *options))
         self.best_["ridge"] = self.ridge_
@@ -124,7 +125,7 @@ class KernelMachine(WithClient, BaseEstimator):
         free = [name for name in names if getattr(self, name) == "loo"]
         scales = scales_of(self.scale, networks[0])
         if ridge is not None and not free and not open_activation:
-            self.best_: dict[str, Any] = {"ridge": ridge}
+            self.best_ = {"ridge": ridge}
             return Choice("auto" if len(scales) > 1 else scales[0], networks[0])
         scalers = {scale: Standardiser(scale).fit(rows, sample_weight=weights) for scale in scales}
         sample = sample_of(len(rows), *LIMITS.selection_rows).to(rows.device)

@@ -101,7 +101,8 @@ class Search:
         """Return the kernels by which scales and activations are compared, with a bias if it is to be chosen."""
         if not self.free:
             return [start]
-        _, b2, c2 = start.network.variances  # type: ignore[union-attr]
+        deq: Any = start.network
+        _, b2, c2 = deq.variances
         scales = (1.0, 10**-0.5) if "sigma_b2" in self.free and not self._one_ratio(start) else (1.0,)
         return [start.moved(b2 * u, 0.1 * b2 * u if "sigma_c2" in self.free else c2) for u in scales]
 
