@@ -141,6 +141,6 @@ def setup(app):
     app.connect("autodoc-process-docstring", escape_bars)
     app.connect("autodoc-skip-member", skip_routing)
     app.connect("source-read", read_source)
-    app.connect("builder-inited", lambda _: pages.write_all(HERE, HERE.parent / "results"))
+    app.connect("builder-inited", lambda _: pages.reference(HERE / "api"))
     app.add_config_value("explorer", "all", "html")  # "start": the first stop of every control alone, for a quick build
     app.connect("build-finished", write_explorer)

@@ -2,11 +2,10 @@
 The layer instead of the DEQ
 ============================
 
-Random features with a ridge readout on scikit-learn's digits. The twin classifies as the DEQ of its width does and
-computes one matrix product where the DEQ iterates. So does a plain layer.
+All weights of three networks train on scikit-learn's digits by Adam: a DEQ, the one-layer twin of its tangent kernel,
+and a plain layer. They end equally accurate; only the DEQ solves an equation in every step.
 """
 
-import statistics
 import time
 
 import matplotlib.pyplot as plt
@@ -19,40 +18,37 @@ images, labels = load_digits(return_X_y=True)
 X, X_test = (torch.from_numpy(rows).float() for rows in nsd.standardise(images[:1400], images[1400:]))
 y, y_test = torch.from_numpy(labels[:1400]), torch.from_numpy(labels[1400:])
 deq = nsd.DEQ("relu", sigma_a2=0.2)
-makers = {
-    "DEQ": lambda width: nsd.nn.DEQ(deq, 64, width, 10, kernel="ck"),
-    "twin": lambda width: nsd.nn.ENN(nsd.match_one_layer(deq), 64, width, 10),
-    "plain layer": lambda width: nsd.nn.ENN(nsd.ENN(["relu"]), 64, width, 10, kernel="ck"),
+torch.set_num_threads(1)
+networks = {
+    "DEQ": lambda width: nsd.nn.DEQ(deq, 64, width, 10, parametrisation="standard"),
+    "twin": lambda width: nsd.nn.ENN(nsd.match_one_layer(deq, "ntk"), 64, width, 10, parametrisation="standard"),
+    "plain layer": lambda width: nsd.nn.ENN(nsd.ENN(["relu"]), 64, width, 10, parametrisation="standard"),
 }
 
 
-@torch.no_grad()
-def measure(model):
-    """Accuracy on the test rows, and the median milliseconds for all of them."""
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        outputs = model(X_test)
-        times.append(1e3 * (time.perf_counter() - start))
-    return (outputs.argmax(1) == y_test).float().mean().item(), statistics.median(times)
+def train(model):
+    """Accuracy on the test rows, and milliseconds of one core for a step of 64 rows and for the test rows."""
+    start = time.process_time()
+    nsd.nn.fit(model, (X, y), optimiser="adam", lr=3e-3, epochs=10, batch_size=64)
+    trained = time.process_time()
+    with torch.no_grad():
+        right = (model(X_test).argmax(1) == y_test).float().mean().item()
+    return right, 1e3 * (trained - start) / (10 * 22), 1e3 * (time.process_time() - trained)
 
 
 # %%
-# The readout is the minimiser of the squared error with a small ridge.
+# All of them have the same learning rate and the same order of rows.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")
-widths = [32, 128, 512]
-for (name, make), style in zip(makers.items(), ("o-k", "s-r", "^--g"), strict=True):
-    found = []
-    for width in widths:
-        model = make(width)
-        nsd.nn.fit_readout(model, (X, y), ridge=1e-3)
-        found.append(measure(model))
-        print(f"{name}, width {width}: {100 * found[-1][0]:.1f} % right, {found[-1][1]:.1f} ms for 397 rows")
-    left.semilogx(widths, [100 * accuracy for accuracy, _ in found], style, label=name)
-    right.loglog(widths, [ms for _, ms in found], style, label=name)
+widths = [64, 256, 512]
+for (name, make), style in zip(networks.items(), ("o-k", "s-r", "^--g"), strict=True):
+    found = [train(make(width)) for width in widths]
+    for width, (accuracy, step, rows) in zip(widths, found, strict=True):
+        print(f"{name}, width {width}: {100 * accuracy:.1f} % right, a step {step:.1f} ms, 397 rows {rows:.1f} ms")
+    left.semilogx(widths, [100 * accuracy for accuracy, *_ in found], style, label=name)
+    right.loglog(widths, [step for _, step, _ in found], style, label=name)
 left.set(xlabel="width", ylabel="test accuracy, %", title="All three are as accurate")
-right.set(xlabel="width", ylabel="ms for 397 rows", title="Only the DEQ iterates")
+right.set(xlabel="width", ylabel="ms for a training step of 64 rows", title="Only the DEQ iterates")
 for ax in (left, right):
     ax.set_xticks(widths, map(str, widths))
     ax.minorticks_off()
