@@ -179,7 +179,11 @@ def _mean(errors: Sequence[float] | float) -> float:
 def _curves(curves: dict[str, Any], matter: str = "") -> str:
     sizes = next(iter(curves.values()))["n"]
     rows = [
-        [_form(name), *(f"{_mean(e):.4f}" for e in curve["errors"]), "" if curve["slope"] is None else f"{curve['slope']:.3g}"]
+        [
+            _form(name),
+            *(f"{_mean(e):.4f}" for e in curve["errors"]),
+            "" if curve["slope"] is None else f"{curve['slope']:.3g}",
+        ]
         for name, curve in curves.items()
     ]
     return table(["form", *(f"n = {n}" for n in sizes), "slope"], rows, matter)

@@ -45,7 +45,9 @@ figure, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
 for (name, (mean, deviation, nats)), style in zip(found.items(), ("ok", "sr", "^g", "vy"), strict=True):
     right = np.mean(np.sign(mean) == y[n:])
     off = np.abs(deviation / deviations - 1)
-    print(f"{name}: {100 * right:.1f} % right, deviations off by up to {off.max():.1e}, evidence {nats - evidence:+.4f}")
+    print(
+        f"{name}: {100 * right:.1f} % right, deviations off by up to {off.max():.1e}, evidence {nats - evidence:+.4f}"
+    )
     if name != "DEQ":
         ax.semilogy(deviations, off + 1e-7, style, ms=4, alpha=0.6, label=name)
 ax.set(xlabel="posterior deviation of the DEQ", ylabel="relative difference to it")
