@@ -38,7 +38,7 @@ SEED = 0
 
 
 @functools.cache
-def whole(name: str) -> np.ndarray:
+def positive_int(name: str) -> np.ndarray:
     return np.asarray(load(name).X_train, dtype=float)
 
 
@@ -49,7 +49,7 @@ def rows_of(name: str, n: int) -> np.ndarray | None:
         X = rng.standard_normal((n, 784)) / 28.0
         return X * rng.permutation(np.geomspace(0.02, 2.0, n))[:, None] if name == "unequal" else X
     try:
-        X = whole(name)
+        X = positive_int(name)
     except DataError as error:
         print(f"{name} is left out: {error}", file=sys.stderr)
         return None

@@ -8,7 +8,7 @@ import torch
 from numpy.polynomial import chebyshev
 
 from helpers import ulps
-from notsodeep._chebyshev import Room, nodes, power_coefficients, power_sum, to_coefficients
+from notsodeep._chebyshev import Workspace, nodes, power_coefficients, power_sum, to_coefficients
 
 
 @pytest.mark.parametrize("size", [1, 2, 17, 64])
@@ -24,5 +24,5 @@ def test_a_sum_by_powers_is_that_of_numpy_or_is_refused():
     powers = power_coefficients(parts)
     assert powers is not None
     expected = chebyshev.chebval(x.numpy(), parts.numpy())
-    np.testing.assert_allclose(power_sum(powers, 2.0 * x, Room()), expected, rtol=ulps(), atol=0)
+    np.testing.assert_allclose(power_sum(powers, 2.0 * x, Workspace()), expected, rtol=ulps(), atol=0)
     assert power_coefficients(torch.ones(36, dtype=torch.float64)) is None

@@ -90,7 +90,7 @@ def shown(value: Any) -> str:
 # ---- numbers that are more than their annotation ---------------------------------------------------------
 
 
-def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+def positive_int(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
     """Return a whole number of this range, as sizes and counts are, or refuse it."""
     if not _is_whole(value) or value < least or (most is not None and value > most):
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"

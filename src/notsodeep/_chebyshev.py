@@ -46,7 +46,7 @@ def derived(coefficients: Tensor) -> Tensor:
     return torch.from_numpy(chebyshev.chebder(coefficients.numpy(), axis=0))
 
 
-class Room:
+class Workspace:
     """Memory that is used again: fresh pages would cost as much as the arithmetic."""
 
     def __init__(self) -> None:
@@ -62,15 +62,19 @@ class Room:
 
 
 def clenshaw(
-    terms: int, less: Callable[[int, Tensor], Tensor], x2: Tensor, parity: str | None, room: Room | None = None
+    terms: int,
+    less: Callable[[int, Tensor], Tensor],
+    x2: Tensor,
+    parity: str | None,
+    workspace: Workspace | None = None,
 ) -> Tensor:
-    """sum_m c_m T_m(x) at ``x2`` = 2 x, where ``less(m, b)`` writes c_m - b over b; it lies in the room, if given.
+    """sum_m c_m T_m(x) at ``x2`` = 2 x, where ``less(m, b)`` writes c_m - b over b; it lies in the workspace, if given.
 
     Odd and even series hold every second order, and recur in T_2.
     """
-    room, odd = room or Room(), parity == "odd"
-    y2 = x2 if parity is None else torch.mul(x2, x2, out=room("y2", x2)).sub_(2.0)
-    b1, b2 = less(terms - 1, room("b1", x2).zero_()), room("b2", x2).zero_()
+    workspace, odd = workspace or Workspace(), parity == "odd"
+    y2 = x2 if parity is None else torch.mul(x2, x2, out=workspace("y2", x2)).sub_(2.0)
+    b1, b2 = less(terms - 1, workspace("b1", x2).zero_()), workspace("b2", x2).zero_()
     for m in range(terms - 2, -1, -1):
         # b_m = c_m + 2 y b_(m+1) - b_(m+2), and the sum is c_0 + y b_1 - b_2
         b1, b2 = less(m, b2).addcmul_(y2, b1, value=1.0 if m or odd else 0.5), b1
@@ -78,9 +82,9 @@ def clenshaw(
     return b1.sub_(b2).mul_(x2).mul_(0.5) if odd else b1
 
 
-def series_sum(parts: Tensor, x2: Tensor, parity: str | None = None, room: Room | None = None) -> Tensor:
+def series_sum(parts: Tensor, x2: Tensor, parity: str | None = None, workspace: Workspace | None = None) -> Tensor:
     """sum_m parts_m T_m(x) at ``x2`` = 2 x, with the same parts for all points or with some for each."""
-    return clenshaw(len(parts), lambda m, b: torch.sub(parts[m], b, out=b), x2, parity, room)
+    return clenshaw(len(parts), lambda m, b: torch.sub(parts[m], b, out=b), x2, parity, workspace)
 
 
 def power_coefficients(parts: Tensor) -> tuple[Tensor, ...] | None:
@@ -91,9 +95,9 @@ def power_coefficients(parts: Tensor) -> tuple[Tensor, ...] | None:
     return torch.from_numpy(powers * 0.5 ** np.arange(len(powers))).unbind()
 
 
-def power_sum(powers: Sequence[Tensor], x2: Tensor, room: Room) -> Tensor:
-    """sum_m powers_m x2^m by Horner's rule; it lies in the room."""
-    out = room("b1", x2).fill_(powers[-1])
+def power_sum(powers: Sequence[Tensor], x2: Tensor, workspace: Workspace) -> Tensor:
+    """sum_m powers_m x2^m by Horner's rule; it lies in the workspace."""
+    out = workspace("b1", x2).fill_(powers[-1])
     for c in reversed(powers[:-1]):
         torch.addcmul(c, out, x2, out=out)
     return out

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ._arguments import check_settings, checked, shown, whole
+from ._arguments import check_settings, checked, positive_int, shown
 from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn
 
 Step = Callable[[Tensor], Tensor]
@@ -65,7 +65,7 @@ class SolverOptions:
         check_settings(self)
         if not 0 < self.tol < math.inf:
             raise InvalidInputError(f"tol must be positive and finite, got {self.tol!r}")
-        whole("max_steps", self.max_steps, most=10**6)
+        positive_int("max_steps", self.max_steps, most=10**6)
 
 
 @dataclass(frozen=True, repr=False)

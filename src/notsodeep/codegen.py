@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._arguments import checked, whole
+from ._arguments import checked, positive_int
 from ._words import Parametrisation
 from .matching import Twin
 
@@ -41,7 +41,7 @@ def pytorch_code(
     1
     """
     in_features, width, out_features = (
-        whole(name, value, 1, 10**9)  # a size beyond this is a slip of the pen, not a layer
+        positive_int(name, value, 1, 10**9)  # a size beyond this is a slip of the pen, not a layer
         for name, value in (("in_features", in_features), ("width", width), ("out_features", out_features))
     )
     functions = [phi.source_lines(f"layer_{i}") for i, phi in enumerate(twin.network.activations, 1)]

@@ -14,13 +14,13 @@ from sklearn.gaussian_process.kernels import Kernel as CovarianceKernel
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._arguments import check_settings, checked, whole
+from .._arguments import check_settings, checked, positive_int
 from .._arrays import as_numbers, as_rows, squared_norms
 from .._words import Init
 from ..errors import InvalidInputError, warn
 from ..kernels import kernels_of
 from ..matching import Twin, match_one_layer
-from ..networks import DEQ, ENN, Kernel, is_tangent
+from ..networks import DEQ, Dense, Kernel, is_tangent
 from ..nn import ENN as Network
 from ..nn.model import in_batches
 from ..solve import NetworkKernel
@@ -241,9 +241,9 @@ def feature_model(source: Source, kernel: Kernel, X: Tensor, width: int, seed: i
 
     A DEQ becomes its one-layer twin on the range of norms found in X. An explicit network has its CK.
     """
-    whole("width", width)
+    positive_int("width", width)
     network: Any = source
-    if isinstance(source, DEQ):
+    if isinstance(source, Dense) and source.implicit:
         norms = squared_norms(X).sqrt()
         positive = norms[norms > 0]
         if not len(positive):
@@ -255,7 +255,7 @@ def feature_model(source: Source, kernel: Kernel, X: Tensor, width: int, seed: i
             "random features are hidden states with a trained readout; this twin trains all weights. Give one with "
             "trains='readout', as match_one_layer makes it"
         )
-    if isinstance(network, ENN) and is_tangent(kernel):
+    if isinstance(network, Dense) and is_tangent(kernel):
         raise InvalidInputError(f"the features of an explicit network have its CK; use kernel='ck', got {kernel!r}")
     options: Any = {"init": init, "kernel": "ck", "dtype": X.dtype, "device": X.device}
     model = Network(network, X.shape[1], width, 1, seed, **options).requires_grad_(False)

@@ -16,11 +16,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._arguments import checked, whole
+from .._arguments import checked, positive_int
 from .._arrays import as_floats, squared_norms
 from .._progress import track
 from ..errors import InvalidInputError
-from ..networks import DEQ, Kernel
+from ..networks import Dense, Kernel
 from ..solve import NetworkKernel
 from ..solve._limits import LIMITS
 from ..solve.dense import Factor, factorise
@@ -136,13 +136,13 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     def _start(self) -> None:
         """Set the hyper-parameters that are free, and their first values."""
-        self._source = network_of(self)
+        self._source: Any = network_of(self)
         for name in ("noise", "amplitude"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InvalidInputError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
-        whole("restarts", self.restarts, least=0)
+        positive_int("restarts", self.restarts, least=0)
         values = {"amplitude": float(self.amplitude), "noise": float(self.noise)}
-        if isinstance(self._source, DEQ) and self.network is None:
+        if self.network is None:
             first = dict(zip(VARIANCES, self._source.variances, strict=True))
             values |= {name: value for name, value in first.items() if value > 0}
         wanted = tuple(values) if self.optimise is True else () if self.optimise is False else tuple(self.optimise)
@@ -188,12 +188,13 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     def _slow(self) -> bool:
         """Whether a kernel takes long: without a closed form, rows of one column with a kink are computed by pairs."""
         deq = self._source
-        return isinstance(deq, DEQ) and deq.kinked and deq.activation.closed_form() is None
+        implicit = isinstance(deq, Dense) and deq.implicit and deq.kinked
+        return implicit and any(phi.closed_form() is None for phi in deq.activations)
 
     def _moved(self) -> tuple[str, ...]:
         """Return the variances to look for: for a homogeneous activation, sigma_b2 is an amplitude."""
         names = tuple(name for name in VARIANCES if name in self.names_)
-        scales = isinstance(self._source, DEQ) and self.network is None and self._source.activation.homogeneity == 1.0
+        scales = self.network is None and self._source.activation.homogeneity == 1.0
         return ("sigma_a2", "sigma_c2") if scales and {"amplitude", *VARIANCES} <= set(self.names_) else names
 
     def _bounds(self) -> tuple[Array, Array]:
@@ -274,8 +275,10 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw functions f from the posterior at rows X, (m, p): an array (m, n_samples) or (m, k, n_samples)."""
         mean, covariance = self.predict(X, return_cov=True)
-        seed = whole("random_state", random_state, 0, 2**32 - 1) if isinstance(random_state, int) else random_state
-        rng, count = check_random_state(seed), whole("n_samples", n_samples)
+        seed = (
+            positive_int("random_state", random_state, 0, 2**32 - 1) if isinstance(random_state, int) else random_state
+        )
+        rng, count = check_random_state(seed), positive_int("n_samples", n_samples)
         if self._flat:
             return np.asarray(rng.multivariate_normal(mean, covariance, count).T)
         targets = range(mean.shape[1])

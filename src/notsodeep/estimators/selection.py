@@ -17,7 +17,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from ..networks import DEQ, Kernel
+from ..networks import Dense, Kernel
 from ..solve import NetworkKernel, solve_dense
 from ..solve.dense import leave_one_out_path
 from ..solve.network import Source
@@ -45,7 +45,7 @@ class Choice(NamedTuple):
     def named(self) -> dict[str, Any]:
         """The scale, and for a DEQ the name of its activation and the variances of its input weights and biases."""
         deq: Any = self.network
-        known = isinstance(deq, DEQ)
+        known = isinstance(deq, Dense) and deq.implicit
         inner = dict(zip(("sigma_b2", "sigma_c2"), deq.variances[1:], strict=True)) if known else {}
         return {"scale": self.scale} | ({"activation": deq.activations[0].name} if known else {}) | inner
 

@@ -22,7 +22,7 @@ from .._arguments import check_settings
 from .._arrays import as_device
 from ..errors import InvalidInputError
 from ..matching import Twin
-from ..networks import DEQ, ENN, Convolutional
+from ..networks import DEQ, Specification
 from ..solve.network import Source
 from ..solve.operators import available_bytes
 from .standardise import Scale
@@ -50,7 +50,7 @@ def all_or_nothing(fit: Callable[P, R]) -> Callable[P, R]:
     return safely
 
 
-def network_of(estimator: Any, activation: Any = None) -> Source:
+def network_of(estimator: Any, activation: Any = None) -> Any:
     """Return the network of an estimator, or the DEQ of its parameters, with ``activation`` where it is to choose."""
     check_settings(estimator)
     network = estimator.network
@@ -63,7 +63,7 @@ def network_of(estimator: Any, activation: Any = None) -> Source:
     if isinstance(network, nn.Module):
         own: Any = copy.deepcopy(network)  # as it is now: training may go on
         return own
-    if not isinstance(network, DEQ | ENN | Convolutional | Twin):
+    if not isinstance(network, Specification | Twin):
         raise InvalidInputError(
             "network must be a DEQ, an ENN, a convolutional one of them, a twin or a torch module, got "
             f"{type(network).__name__}"
@@ -75,9 +75,7 @@ def scales_of(scale: Scale, network: Source | nn.Module) -> tuple[Scale, ...]:
     """Return how rows may be scaled; "auto" is both ways, or one where the inputs of the network are not free."""
     if scale != "auto":
         return (scale,)
-    if isinstance(network, Convolutional | Twin | nn.Module):
-        return ("rows",) if isinstance(network, Convolutional) else (None,)
-    return ("columns", "rows")
+    return network.scales if isinstance(network, Specification) else (None,)
 
 
 def free_inputs(network: Source | nn.Module) -> bool:
@@ -120,7 +118,7 @@ def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
 
 def flattened(network: Any, X: Any) -> Any:
     """Return images as rows, where an estimator's network takes images."""
-    return network.flattened(X) if isinstance(network, Convolutional) else X
+    return network.flattened(X) if isinstance(network, Specification) else X
 
 
 def refuse_mixed(y: Any) -> None:

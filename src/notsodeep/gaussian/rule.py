@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arguments import shown, whole
+from .._arguments import positive_int, shown
 from .._arrays import as_numbers, isolated_settings
 from .._caches import cached
 from ..activations import Activation, ActivationLike, Affine, activation
@@ -177,7 +177,7 @@ def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bo
     [0.398942, 0.5, 0.282095]
     """
     phi = activation(phi)
-    terms = whole("terms", terms)
+    terms = positive_int("terms", terms)
     scales, restore = as_scales(q, root=True)
     distinct, where = torch.unique(scales, return_inverse=True)
     return restore(coefficients_at(phi, distinct, terms, derivative)[where])

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arguments import whole, whole_seed
+from .._arguments import positive_int, whole_seed
 from .._arrays import as_rows, isolated_settings, like, same_columns
 from .._equilibrium import SolverOptions, solve_equilibrium
 from .._maps import Averages, Convolution, Product
@@ -137,7 +137,7 @@ def _average(
     widths = _widths(network, width, rows.shape[1])
     generator = torch.Generator(device=rows.device).manual_seed(whole_seed(seed))
     kind = _ImplicitNetwork if network.implicit else _ExplicitNetwork
-    nets = (kind(network, rows, generator, widths) for _ in range(whole("draws", draws)))
+    nets = (kind(network, rows, generator, widths) for _ in range(positive_int("draws", draws)))
     mean = sum(track(map(gram, nets), draws, "finite width", None), rows.new_zeros(())) / draws
     if not bool(torch.isfinite(mean).all()):
         raise ConvergenceError(
@@ -152,7 +152,7 @@ def _widths(network: Network | ConvDEQ, width: Any, features: int) -> tuple[int,
     widths = tuple(width) if isinstance(width, list | tuple) else (width,) * depth
     if len(widths) != depth:
         raise InvalidInputError(f"width needs one number, or one for each of {depth} hidden layers, got {width!r}")
-    widths = tuple(whole("width", m) for m in widths)
+    widths = tuple(positive_int("width", m) for m in widths)
     sides = (features, *widths, *(widths if network.implicit else ()))
     most = 1 << 37  # weights of one network: a terabyte in double precision
     if sum(a * b for a, b in itertools.pairwise(sides)) > most:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._arguments import whole
+from .._arguments import positive_int
 from .._arrays import isolated_settings
 from .._fixed_point import unbracketed
 from ..activations import Activation
@@ -45,7 +45,7 @@ def power_series(network: Network, terms: int, kernel: Kernel = "ck", norm: Any 
     (3, 4, 8)
     """
     check_kernel(network, kernel)
-    whole("terms", terms, 1, LIMITS.series_terms)
+    positive_int("terms", terms, 1, LIMITS.series_terms)
     left, right = np.broadcast_arrays(_norms(norm), _norms(norm if other is None else other))
     size = max(8 * terms, 4096)
     radius, pieces = math.exp(-24.0 / size), [np.zeros((0, terms))]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._chebyshev import Room
+from .._chebyshev import Workspace
 from ._limits import LIMITS
 from .pointwise import KernelSpec
 from .table import NormScale, Table
@@ -57,14 +57,14 @@ class _SlopePoints(Points):
         """A range, where all norms are one."""
         return super().norm_scale(low * (1.0 - 1e-9) if high - low <= 1e-9 * high else low, high)
 
-    def lookup(self, rows: slice, columns: slice, r: Tensor, room: Room) -> Iterator[tuple[Any, Tensor]]:
+    def lookup(self, rows: slice, columns: slice, r: Tensor, workspace: Workspace) -> Iterator[tuple[Any, Tensor]]:
         """Tiles of the kernel, of k_r / (s t) and of (k_s - r k_r / s) / (2 s)."""
         table, (kernel,) = self.table, self.spec.names
         assert table is not None
-        ((_, looked_up),) = super().lookup(rows, columns, r, room)
-        value = room("value", r).copy_(looked_up)
+        ((_, looked_up),) = super().lookup(rows, columns, r, workspace)
+        value = workspace("value", r).copy_(looked_up)
         yield "value", value
-        inner = room("inner", r).copy_(self.series(table, self.level, kernel, rows, columns, r, room))
+        inner = workspace("inner", r).copy_(self.series(table, self.level, kernel, rows, columns, r, workspace))
         inner.mul_(0.5 * self.level.scale)
         if self.level.warped:
             inner.mul_((1.0 - r * r).rsqrt_())
@@ -75,7 +75,7 @@ class _SlopePoints(Points):
         if table.homogeneous:
             slope = value.mul_(short)
         else:
-            slope = self.series(table, table.level(kernel, r.dtype), kernel, rows, columns, r, room, in_norm=True)
+            slope = self.series(table, table.level(kernel, r.dtype), kernel, rows, columns, r, workspace, in_norm=True)
         yield "square", slope.sub_(inner.mul_(r).mul_(self.sy[columns].sqrt())).mul_(0.5 * short)
 
     def entries(self, i: Tensor, j: Tensor, r: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._caches import cached
 from .._chebyshev import (
-    Room,
+    Workspace,
     clenshaw,
     derived,
     needed,
@@ -124,18 +124,18 @@ class Level:
         """The norm factors (total rank, points), given the polynomials (points, norm degree) of the norms."""
         return on_device(self.factors, powers.device).T @ powers[:, : len(self.factors)].T
 
-    def variable(self, r: Tensor, room: Room) -> Tensor:
-        """Twice the angle variable in [-1, 1] at cosines ``r``; in the room."""
-        x2 = room("x2", r)
+    def variable(self, r: Tensor, workspace: Workspace) -> Tensor:
+        """Twice the angle variable in [-1, 1] at cosines ``r``; in the workspace."""
+        x2 = workspace("x2", r)
         return torch.mul(torch.asin(r, out=x2) if self.warped else r, self.scale, out=x2)
 
-    def tile(self, left: Tensor, right: Tensor | None, r: Tensor, room: Room) -> Tensor:
-        """The kernel at cosines ``r`` (a, b) from norm factors (a, rank), with signs, and (rank, b); in the room."""
-        x2 = self.variable(r, room)
+    def tile(self, left: Tensor, right: Tensor | None, r: Tensor, workspace: Workspace) -> Tensor:
+        """The kernel at cosines ``r`` (a, b) from norm factors (a, rank), with signs, and (rank, b)."""
+        x2 = self.variable(r, workspace)
         if right is None:
-            return series_sum(left, x2, self.parity, room)
+            return series_sum(left, x2, self.parity, workspace)
         parts = list(zip(left.split(self.ranks, dim=1), right.split(self.ranks), strict=True))
-        return clenshaw(len(parts), lambda m, b: b.addmm_(*parts[m], beta=-1.0), x2, self.parity, room)
+        return clenshaw(len(parts), lambda m, b: b.addmm_(*parts[m], beta=-1.0), x2, self.parity, workspace)
 
     def at(self, left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
         """The kernel at single entries: the norm factors of both points, and twice the angle variable in [-1, 1]."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .._arrays import squared_norms
-from .._chebyshev import Room, power_sum
+from .._chebyshev import Workspace, power_sum
 from .._progress import track
 from ..networks import Kernel
 from ._limits import LIMITS
@@ -60,7 +60,7 @@ def fill_tiles(points: Points, target: Mapping[Any, Tensor], progress: bool | No
         with one_thread(), ThreadPoolExecutor(threads, initializer=stay_alone, initargs=(whole,)) as pool:
             for _ in track(pool.map(filler.tile, blocks), len(blocks), "kernel", progress):
                 pass
-    filler.settle()
+    filler.evaluate_pending()
 
 
 class _Filler:
@@ -74,8 +74,8 @@ class _Filler:
     def tile(self, block: tuple[slice, slice]) -> None:
         """Write one tile of every kernel, and its mirror image."""
         (rows, columns), points, table = block, self.points, self.points.table
-        room = self.threads.__dict__.setdefault("room", Room())  # memory of this thread
-        r = points.cosines(rows, columns, room)
+        workspace = self.threads.__dict__.setdefault("workspace", Workspace())  # memory of this thread
+        r = points.cosines(rows, columns, workspace)
         on_diagonal = points.symmetric and rows.start == columns.start
         if on_diagonal:
             r.triu_(1)  # the diagonal is written from the norms alone, exactly
@@ -86,12 +86,12 @@ class _Filler:
             i, j = (mask.triu_(1) if on_diagonal else mask).nonzero(as_tuple=True)
             self.open.append((i + rows.start, j + columns.start, r[i, j]))
             if sum(len(entries[0]) for entries in list(self.open)) > LIMITS.open_entries:
-                self.settle()
+                self.evaluate_pending()
         if table is None:
             return
         if largest > table.reach:
             r.clamp_(-table.reach, table.reach)
-        for kernel, values in points.lookup(rows, columns, r, room):
+        for kernel, values in points.lookup(rows, columns, r, workspace):
             if on_diagonal:  # a square, of which one triangle counts, and the rest
                 square = values[:, : len(values)]
                 square.copy_(torch.triu(square) + torch.triu(square, 1).T)
@@ -99,7 +99,7 @@ class _Filler:
             if points.symmetric:
                 self.target[kernel][columns, rows] = values.T
 
-    def settle(self) -> None:
+    def evaluate_pending(self) -> None:
         """Write the entries that were left open."""
         with self.lock:
             entries, self.open = self.open, []
@@ -178,11 +178,11 @@ class Points:
         return rounded_range(self.spec.network, low, high, 3e-8 if self.x.dtype == torch.float32 else 1e-14)
 
     # -- tiles -----------------------------------------------------------------------------------------------
-    def cosines(self, rows: slice, columns: slice, room: Room) -> Tensor:
-        """Between these rows and columns; they lie in the room."""
+    def cosines(self, rows: slice, columns: slice, workspace: Workspace) -> Tensor:
+        """Between these rows and columns; they lie in the workspace."""
         left, right = self.x[rows], self.y[columns]
-        left = torch.mul(left, self.wx[rows, None], out=room("unit", left))
-        return products(left, right, room("r", left, (len(left), len(right)))).mul_(self.wy[columns])
+        left = torch.mul(left, self.wx[rows, None], out=workspace("unit", left))
+        return products(left, right, workspace("r", left, (len(left), len(right)))).mul_(self.wy[columns])
 
     def unsettled(self, rows: slice, columns: slice, r: Tensor, largest: float) -> Tensor | None:
         """Which entries of a tile are left to :meth:`write_entries`, if any."""
@@ -194,12 +194,12 @@ class Points:
             mask = short if mask is None else mask | short
         return mask
 
-    def lookup(self, rows: slice, columns: slice, r: Tensor, room: Room) -> Iterator[tuple[Any, Tensor]]:
-        """Tiles of all kernels at these cosines; each lies in the room until the next one."""
+    def lookup(self, rows: slice, columns: slice, r: Tensor, workspace: Workspace) -> Iterator[tuple[Any, Tensor]]:
+        """Tiles of all kernels at these cosines; each lies in the workspace until the next one."""
         table = self.table
         assert table is not None
         for kernel in self.spec.names:
-            out = self.series(table, table.level(kernel, r.dtype), kernel, rows, columns, r, room)
+            out = self.series(table, table.level(kernel, r.dtype), kernel, rows, columns, r, workspace)
             if table.homogeneous:
                 out.mul_(self.sx[rows, None].sqrt().to(r.dtype)).mul_(self.sy[columns].sqrt().to(r.dtype))
             yield kernel, out
@@ -212,18 +212,18 @@ class Points:
         rows: slice,
         columns: slice,
         r: Tensor,
-        room: Room,
+        workspace: Workspace,
         in_norm: bool = False,
     ) -> Tensor:
         """The sum of a level at a tile, over both norms if homogeneous; ``in_norm``: its derivative in ||x||."""
         if not table.one_function:
             signs = on_device(level.signs, r.device).to(r.dtype)
             left = self._side(level, kernel, rows, self.sx, in_norm).T.contiguous().mul_(signs)
-            return level.tile(left, self._side(level, kernel, columns, self.sy), r, room)
+            return level.tile(left, self._side(level, kernel, columns, self.sy), r, workspace)
         powers = table.powers(level, kernel) if r.dtype == torch.float64 and not r.is_cuda else None
         if powers is None:
-            return level.tile(table.scalars(level, kernel).to(r), None, r, room)
-        return power_sum(powers, level.variable(r, room), room)
+            return level.tile(table.scalars(level, kernel).to(r), None, r, workspace)
+        return power_sum(powers, level.variable(r, workspace), workspace)
 
     def _side(self, level: Level, kernel: Kernel, which: slice, squares: Tensor, in_norm: bool = False) -> Tensor:
         """The norm factors of some points of one side, (rank, points), stored while they are few."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple
 
-from .._arguments import check_settings, finite, not_negative, whole
+from .._arguments import check_settings, finite, not_negative, positive_int
 from ..equivalents import Coefficients
 from ..errors import InvalidInputError
 from ..networks import Network, check_kernel
@@ -31,7 +31,7 @@ class Tried:
     family: str
 
     def __post_init__(self) -> None:
-        whole("kinds", self.kinds)
+        positive_int("kinds", self.kinds)
         not_negative("bound", self.bound)
 
     def __str__(self) -> str:

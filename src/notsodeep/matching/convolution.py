@@ -12,7 +12,7 @@ from scipy.optimize import least_squares
 from torch import Tensor
 
 from .. import kernels as _kernels
-from .._arguments import checked, whole, whole_seed
+from .._arguments import checked, positive_int, whole_seed
 from .._arrays import as_rows, isolated_settings
 from ..equivalents import relative_spectral_error
 from ..errors import InfeasibleMatchError
@@ -119,7 +119,7 @@ def match_conv(
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(whole_seed(seed)))
     size = min(24, len(rows) // 2)
     mine, others = rows[order[:size]], rows[order[size : size + 100]]
-    plain, network = _fitted(deq, kernel, whole("layers", layers), mine)
+    plain, network = _fitted(deq, kernel, positive_int("layers", layers), mine)
     truth = _kernels.kernels_of(deq, others, kernels=(kernel,), check=False)[kernel]
     found, first = (_kernels.kernels_of(each, others, kernels=(kernel,))[kernel] for each in (network, plain))
     error = relative_spectral_error(truth, found)

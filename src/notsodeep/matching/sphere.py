@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._arguments import checked, whole
+from .._arguments import checked, positive_int
 from ..activations import Hermite, Quadratic
 from ..activations.panels import hermite_table
 from ..errors import InfeasibleMatchError
@@ -73,7 +73,7 @@ def match_sphere(
     """
     check_kernel(deq, kernel)
     deq.check_driven()
-    whole("terms", terms, 2)
+    positive_int("terms", terms, 2)
     total = float(sphere_diagonal(deq, kernel))
     if not total > 0.0:
         raise InfeasibleMatchError(f"the kernel of {deq!r} is zero on the whole sphere: there is nothing to match")
@@ -115,7 +115,7 @@ def _signs(deq: DEQ, sizes: Array) -> Array:
 
 def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None) -> Twin:
     """Workshop paper, Corollary 1: alpha = k(0) + k''(0)/(2d), beta = k'(0), mu = k(1) - k(0) - k'(0)."""
-    size = whole("the quadratic twin depends on the dimension of the data, which", dimension)
+    size = positive_int("the quadratic twin depends on the dimension of the data, which", dimension)
     k0, k1, k2 = (float(v) for v in power_series(deq, 3, kernel))
     alpha, beta, mu = k0 + k2 / size, k1, float(sphere_diagonal(deq, kernel)) - k0 - k1
     if alpha < mu / size:

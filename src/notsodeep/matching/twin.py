@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from .. import kernels as _kernels
-from .._arguments import check_settings, checked, not_negative, whole
+from .._arguments import check_settings, checked, not_negative, positive_int
 from .._arrays import as_rows
 from .._files import parsed
 from ..equivalents import Coefficients, best_scalar, relative_spectral_error
@@ -78,7 +78,7 @@ class Twin:
         if not self.deq.implicit and self.kinds is None:
             raise InvalidInputError(f"a twin matches a DEQ, or as one layer of units an ENN, got {self.deq!r}")
         if self.kinds is not None:
-            whole("kinds", self.kinds)
+            positive_int("kinds", self.kinds)
         rates = self.learning_rates
         if rates is not None and len(rates) != self.depth + 1:
             raise InvalidInputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from torch import Tensor
@@ -115,6 +115,11 @@ class Specification:
 
     def check_rows(self, rows: Tensor) -> None:
         """Refuse rows that the network cannot take; a dense one takes all."""
+
+    @property
+    def scales(self) -> tuple[Literal["columns", "rows"], ...]:
+        """How the rows of a table may be scaled before a dense network takes them."""
+        return ("columns", "rows")
 
     def rates(self, learning_rates: Sequence[float] | None) -> tuple[float, ...] | None:
         """Return one multiplier per weight matrix where a network has them; ``None`` where all weights share one."""

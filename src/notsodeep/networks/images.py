@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from .._arguments import not_negative, whole
+from .._arguments import not_negative, positive_int
 from .._maps import Averages
 from ..activations import Activation, ActivationLike
 from ..errors import InvalidInputError
@@ -29,12 +29,12 @@ class _OfImages(Specification):
     def _set(self, dense: DEQ | ENN, image: Any, filter: Any, pool: Any) -> None:
         if not isinstance(image, Sequence) or len(image) != 3:
             raise InvalidInputError(f"image must be (channels, height, width), three numbers, got {image!r}")
-        sizes = tuple(whole(name, n) for name, n in zip(("channels", "height", "width"), image, strict=True))
-        if whole("filter", filter) % 2 == 0 or filter > min(sizes[1:]):
+        sizes = tuple(positive_int(name, n) for name, n in zip(("channels", "height", "width"), image, strict=True))
+        if positive_int("filter", filter) % 2 == 0 or filter > min(sizes[1:]):
             raise InvalidInputError(
                 f"filter must be an odd number and fit into an image of {sizes[1]} x {sizes[2]}, got {filter}"
             )
-        if not (pool == "global" if isinstance(pool, str) else whole("pool", pool) <= min(sizes[1:])):
+        if not (pool == "global" if isinstance(pool, str) else positive_int("pool", pool) <= min(sizes[1:])):
             raise InvalidInputError(
                 f"pool must be the side of a box that fits into an image of {sizes[1]} x {sizes[2]} (1: none), or "
                 f"'global', got {pool!r:.60}"
@@ -56,6 +56,11 @@ class _OfImages(Specification):
     def activations(self) -> tuple[Activation, ...]:  # type: ignore[override]
         """The activations of the layers."""
         return self.dense.activations
+
+    @property
+    def scales(self) -> tuple[Literal["columns", "rows"], ...]:
+        """How images may be scaled: columns are pixels, whose sizes say something."""
+        return ("rows",)
 
     @property
     def implicit(self) -> bool:  # type: ignore[override]

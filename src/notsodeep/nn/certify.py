@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import betaln, logsumexp, xlog1py, xlogy
 from scipy.stats import beta, binom
 
-from .._arguments import check_settings, finite, whole
+from .._arguments import check_settings, finite, positive_int
 from ..errors import CertificationError, InvalidInputError
 from .model import LIMITS
 from .teacher import Agreement
@@ -94,7 +94,7 @@ class Certificate:
         check_promise(self.disagreement, self.confidence)
         for name in ("distilled", "chosen", "measured", "seen"):
             least = int(name == "measured")
-            whole(name, getattr(self, name), least, self.measured if name == "seen" else _MOST_ROWS)
+            positive_int(name, getattr(self, name), least, self.measured if name == "seen" else _MOST_ROWS)
         rungs = tuple(_rung(entry) for entry in self.rungs)
         shares = (self.coverage, self.student_disagreement, *(rung.share for rung in rungs))
         if not rungs or not all(0.0 <= share <= 1.0 for share in shares):

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked, whole
+from .._arguments import checked, positive_int
 from .._equilibrium import Equilibrium, SolverOptions
 from .._maps import Convolution
 from .._words import Kernel
@@ -59,8 +59,8 @@ class ConvDEQ(DEQ):
     ) -> None:
         super(DEQ, self).__init__()
         self.spec, self.parametrisation = spec, "ntk"
-        self.in_features, self.width = math.prod(spec.image), whole("width", width)
-        self.out_features = whole("out_features", out_features)
+        self.in_features, self.width = math.prod(spec.image), positive_int("width", width)
+        self.out_features = positive_int("out_features", out_features)
         self._sigmas = [math.sqrt(variance) for variance in spec.dense.variances]
         self._layer = Convolution(self._sigmas[0] / (spec.filter * math.sqrt(width)), spec.image[1:])
         size = (spec.filter, spec.filter)

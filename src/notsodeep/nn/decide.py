@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .._arguments import finite, whole
+from .._arguments import finite, positive_int
 from .._arrays import as_numbers, as_rows, like
 from .._equilibrium import SolverOptions, solve_equilibrium
 from ..errors import ContractionError, InvalidInputError
@@ -299,7 +299,7 @@ class Contraction:
     def __init__(
         self, cell: Callable[..., Any], readout: Callable[..., Any], lipschitz: float, width: int, rounding: Any = None
     ) -> None:
-        self.cell, self.readout, self.width = cell, readout, whole("width", width)
+        self.cell, self.readout, self.width = cell, readout, positive_int("width", width)
         self.lipschitz = finite("lipschitz", lipschitz)
         self.rounding = None if rounding is None else finite("rounding", rounding)
         if not 0.0 <= self.lipschitz < 1.0:

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked, whole
+from .._arguments import checked, positive_int
 from .._equilibrium import Equilibrium, SolverOptions
 from .._maps import Product
 from .._words import Kernel, Parametrisation
@@ -78,9 +78,9 @@ class DEQ(Model):
     ) -> None:
         super().__init__()
         self.spec = spec
-        self.in_features = whole("in_features", in_features)
-        self.width = whole("width", width)
-        self.out_features = whole("out_features", out_features)
+        self.in_features = positive_int("in_features", in_features)
+        self.width = positive_int("width", width)
+        self.out_features = positive_int("out_features", out_features)
         self.parametrisation: Parametrisation = parametrisation
         self._sigmas = [math.sqrt(variance) for variance in spec.variances]
         self._layer: Product = Product(self._sigmas[0] / (math.sqrt(width) if parametrisation == "ntk" else 1.0))

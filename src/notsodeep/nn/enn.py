@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked, whole
+from .._arguments import checked, positive_int
 from .._files import write_with
 from .._words import Init, Kernel, Parametrisation
 from ..activations import Activation
@@ -80,9 +80,9 @@ class ENN(Model):
         twin = network if isinstance(network, Twin) else None
         self.spec = network.network if isinstance(network, Twin) else network
         self.learning_rates: Sequence[float] = self.spec.rates(None if twin is None else twin.learning_rates)
-        self.in_features = whole("in_features", in_features)
-        self.out_features = whole("out_features", out_features)
-        self.width = whole("width", width)
+        self.in_features = positive_int("in_features", in_features)
+        self.out_features = positive_int("out_features", out_features)
+        self.width = positive_int("width", width)
         self.parametrisation = parametrisation
         gaussian = Gaussian(seed, parametrisation, **factory)
         draw = gaussian.parameter if init == "gaussian" else gaussian.orthogonal

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._arguments import check_fields, checked, shown, whole, whole_seed
+from .._arguments import check_fields, checked, positive_int, shown, whole_seed
 from .._arrays import as_numbers, like
 from .._words import as_html
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
@@ -210,7 +210,7 @@ class Replacement(nn.Module):
         Arrays give an array of outputs. An iterable of batches of any length gives an iterator over their outputs, in
         order; at most a few dozen batches are held.
         """
-        whole("batch_size", batch_size, most=2**31)
+        positive_int("batch_size", batch_size, most=2**31)
         if is_stream(X):
             return self._stream((rows_of(batch, "a batch of X") for batch in X), batch_size)
         rows = as_numbers(X, "X").detach()
@@ -298,7 +298,7 @@ class Replacement(nn.Module):
         self._answer(x)  # refuses what is no batch of rows
         x = self._rows(x).clone()
         with evaluating(self.model):
-            return Timing(*median_times((self.model, self._answer, self.student), x, whole("repeats", repeats)))
+            return Timing(*median_times((self.model, self._answer, self.student), x, positive_int("repeats", repeats)))
 
     # -- elsewhere ---------------------------------------------------------------------------------------
     def save(self, path: str | Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._arguments import check_settings, not_negative, whole
+from .._arguments import check_settings, not_negative, positive_int
 from .._progress import track
 from .model import LIMITS, in_batches
 from .teacher import Agreement
@@ -54,9 +54,9 @@ class ReplaceOptions:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.width is not None:
-            whole("width", self.width, most=2**31)
-        whole("batch_size", self.batch_size, most=2**31)
-        whole("steps", self.steps, 0)
+            positive_int("width", self.width, most=2**31)
+        positive_int("batch_size", self.batch_size, most=2**31)
+        positive_int("steps", self.steps, 0)
         not_negative("lr", self.lr)
         not_negative("mixed", self.mixed)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._arguments import checked, not_negative, whole
+from .._arguments import checked, not_negative, positive_int
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from .checkpoint import Checkpoint, all_finite, fingerprint
@@ -133,8 +133,8 @@ def fit(
     >>> len(history), history.last.accuracy > 0.7
     (5, True)
     """
-    whole("epochs", epochs)
-    whole("batch_size", batch_size, most=2**31)
+    positive_int("epochs", epochs)
+    positive_int("batch_size", batch_size, most=2**31)
     like = _like(model)
     training, held = as_pair(data, like), None if validation is None else as_pair(validation, like)
     if isinstance(model, Model):

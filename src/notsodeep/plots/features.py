@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from .._arguments import checked, whole
+from .._arguments import checked, positive_int
 from ..errors import InvalidInputError
 from .spectrum import Display
 
@@ -50,7 +50,7 @@ class FeaturesDisplay(Display):
         """Draw the largest diagonal entries as bars, the first on top; or for rows that are images, of shape ``image``,
         the main directions of M, side by side.
         """  # noqa: D205
-        whole("top", top)
+        positive_int("top", top)
         if image is not None:
             return self._directions(self._own(ax, 8.0, 2.4), tuple(image), min(top, 6))
         ax = self._own(ax, 5.0, 0.9 + 0.22 * min(top, len(self.names)))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
-from .._arguments import checked, whole
+from .._arguments import checked, positive_int
 from .._arrays import as_floats, as_numbers
 from ..equivalents import EquivalentKernel
 from ..errors import InvalidInputError, warn
@@ -130,7 +130,7 @@ class SpectrumDisplay(Display):
         self, ax: Axes | None = None, *, bins: int = 60, beside: Mapping[str, Any] | None = None
     ) -> SpectrumDisplay:
         """Draw the spectrum, and ``beside`` it others by name; far eigenvalues are shown beyond a break of the axis."""
-        edges = self._edges(whole("bins", bins, most=10_000))
+        edges = self._edges(positive_int("bins", bins, most=10_000))
         others = {name: np.asarray(as_floats(v, f"beside[{name!r}]")) for name, v in (beside or {}).items()}
         ax = self._own(ax, 6.4, 3.8)
         self._draw_bulk(ax, edges)

@@ -113,10 +113,10 @@ class NetworkKernel:
             return self.empirical.diagonal(X)
         if isinstance(self.network, Twin):
             return torch.cat([self._matrix(part, None).diagonal() for part in X.split(LIMITS.diagonal_block)])
-        if isinstance(self.network, Convolutional):
-            return convolutional_diagonal(self.network, X, (self.kernel,))[self.kernel]
-        norms = X if len(X) > LIMITS.diagonal_block else None  # few rows are not worth a table
         network: Any = self.network
+        if network.image is not None:
+            return convolutional_diagonal(network, X, (self.kernel,))[self.kernel]
+        norms = X if len(X) > LIMITS.diagonal_block else None  # few rows are not worth a table
         found: Tensor = kernel_function(network, self.kernel, norms, check=self.check).diagonal(X)
         return found
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .._arguments import whole
+from .._arguments import positive_int
 from ..errors import InvalidInputError
 from ..mixtures import Covariance, GaussianMixture, MixtureStatistics
 from ..mixtures.statistics import shrunk_covariances
@@ -53,12 +53,12 @@ class Source:
 def source_of(data: GaussianMixture | MixtureStatistics, n: int | None) -> Source:
     """Read a mixture, or the statistics of data, for n points."""
     if isinstance(data, MixtureStatistics):
-        return _from_statistics(data, None if n is None else whole("n", n))
+        return _from_statistics(data, None if n is None else positive_int("n", n))
     if not isinstance(data, GaussianMixture):
         raise InvalidInputError(f"expected a GaussianMixture or MixtureStatistics, got {type(data).__name__}")
     if n is None:
         raise InvalidInputError("the number of points matters: give n")
-    return _from_mixture(data, data.counts(whole("n", n)))
+    return _from_mixture(data, data.counts(positive_int("n", n)))
 
 
 def _from_mixture(mix: GaussianMixture, counts: Array) -> Source:
