@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from .._arguments import check_settings, checked
+from .._arrays import squared_norms
 from ..errors import InvalidInputError
 from ..networks import Kernel
 from ..solve import NetworkKernel
@@ -92,6 +93,8 @@ class KernelMachine(WithClient, BaseEstimator):
         self.scaler_ = Standardiser(choice.scale).fit(rows, sample_weight=w)
         kernel = NetworkKernel(choice.network, self.kernel)
         self._problem = Problem.of(self.scaler_.transform(rows), targets, w, self.fit_intercept)
+        if bool(rows.any()) and not bool(squared_norms(self._problem.X).any()):
+            raise InvalidInputError("the squares of these rows vanish in double precision; scale the inputs up")
         ridge = None if self.ridge == "loo" else float(self.ridge)
         self._features, record = learn_features(kernel, self._problem, labels, ridge, self.features)
         self._problem, self.best_ = seen(self._problem, self._features), self.best_ | record
