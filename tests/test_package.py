@@ -236,6 +236,7 @@ def test_a_class_has_a_name_of_its_own():
         "DEQ": ["networks/dense.py", "nn/deq.py"],
         "ENN": ["networks/dense.py", "nn/enn.py"],
         "ConvDEQ": ["networks/images.py", "nn/convolution.py"],
+        "DEQKernel": ["estimators/kernel.py", "gpytorch.py"],  # of scikit-learn and of GPyTorch
     }
     assert shared == weights
 

@@ -21,7 +21,7 @@ import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.cli import app, inputs
 from notsodeep.cli.command import explained
-from notsodeep.errors import NotSoDeepError
+from notsodeep.errors import ConcentrationWarning, NotSoDeepError
 
 COMMANDS = ["match", "kernel", "spectrum", "learn", "replace", "explore", "demo"]
 
@@ -393,7 +393,8 @@ def test_the_law_says_how_far_it_is(files):
     assert near.stderr == ""
     low_rank = np.random.default_rng(0).standard_normal((90, 3)) @ np.random.default_rng(1).standard_normal((3, 30))
     np.save(files / "low.npy", low_rank)
-    far = run("spectrum", "tanh", "-d", files / "low.npy", "--standardise")
+    with pytest.warns(ConcentrationWarning, match="low an effective rank"):
+        far = run("spectrum", "tanh", "-d", files / "low.npy", "--standardise")
     assert "distance" in far.stdout
     assert "low effective rank" in far.stderr
 

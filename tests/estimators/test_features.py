@@ -49,6 +49,7 @@ def test_many_outputs_count_by_their_largest_directions():
         for y in (few, mixed)
     )
     M, same = (outer_products(m, weights, "full", 30) * m.coefficients.abs().max() ** 2 for m in both)
+    # two fits with systems of condition 100
     np.testing.assert_allclose(M, same, rtol=0, atol=tolerance(amplified=100.0) * M.max().item())
 
 

@@ -524,7 +524,7 @@ def test_bad_arguments_are_refused():
         nsd.ck(net, X, np.ones((2, 4)))
     with pytest.raises(InvalidInputError, match="learning_rates needs 2"):
         nsd.ntk(net, X, learning_rates=(1.0,))
-    with pytest.raises(InvalidInputError, match="explicit networks"):
+    with pytest.raises(InvalidInputError, match="belong to an ENN"):
         nsd.ntk(nsd.DEQ("tanh", 0.1), X, learning_rates=(1.0, 1.0))
     with pytest.raises(InvalidInputError, match="kernels"):
         nsd.kernels_of(net, X, kernels=("nkt",))

@@ -119,8 +119,10 @@ def test_shifts_are_all_pairs_of_positions(phi, layer, channels, filter, pool):
     # where an image meets itself, p with p, the angle of the oracle has half the digits
     oracle = 1e4 if phi == "relu" else 1.0
     for kernel in KERNELS:
+        # the angle of the oracle, see above
         np.testing.assert_allclose(found[kernel], expected[kernel], rtol=0, atol=tolerance(amplified=oracle))
         off = ~np.eye(len(X), dtype=bool)
+        # of the twenty steps of the oracle each leaves a few units in the last place
         np.testing.assert_allclose(found[kernel][off], expected[kernel][off], rtol=0, atol=tolerance(amplified=10))
         np.testing.assert_allclose(again[kernel][0, 1:], found[kernel][0, 1:], rtol=0, atol=tolerance())
         assert np.array_equal(found[kernel], found[kernel].T)
@@ -137,6 +139,7 @@ def test_shifts_of_explicit_networks_are_all_pairs_of_positions(pool):
     for kernel in KERNELS:
         off = ~np.eye(3, dtype=bool)
         np.testing.assert_allclose(found[kernel][off], expected[kernel][off], rtol=0, atol=tolerance())
+        # where an image meets itself the angle of the oracle has half the digits
         np.testing.assert_allclose(found[kernel], expected[kernel], rtol=0, atol=tolerance(amplified=1e4))
 
 

@@ -278,6 +278,7 @@ def test_a_machine_with_the_tangent_features_of_a_network() -> None:
     K, k = nsd.empirical_ntk(model, X), nsd.empirical_ntk(model, new, X)
     ridge = 1e-2 * float(K.diagonal().mean())
     wanted = k @ torch.linalg.solve(K + ridge * torch.eye(40), y)
+    # the condition number of the system
     np.testing.assert_allclose(machine.predict(new.numpy()), wanted, rtol=0, atol=tolerance(amplified=1e4))
     by_steps = nsd.DEQRegressor(network=model, solver=nsd.solve.CG(tol=1e-10), **options).fit(X.numpy(), y.numpy())
     np.testing.assert_allclose(by_steps.predict(new.numpy()), wanted, rtol=0, atol=solved(1e-8))
@@ -289,6 +290,7 @@ def test_a_machine_with_the_tangent_features_of_a_network() -> None:
     wanted = g @ torch.linalg.solve(G + 1e-2 * float(G.diagonal().mean()) * torch.eye(40), y.sign())
     classifier = nsd.DEQClassifier(network=model, kernel="ck", **options).fit(X.numpy(), np.where(y > 0, "yes", "no"))
     found = classifier.decision_function(new.numpy())
+    # the condition number of the system
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance(amplified=1e4))
 
 

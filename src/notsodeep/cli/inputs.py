@@ -185,14 +185,14 @@ def _table(stream: Any, name: str) -> Any:
         kept: Any = {"header": None, "dtype": str, "keep_default_na": False, "skip_blank_lines": False}
         return pandas.read_csv(io.StringIO(text), **kept)
     first = [cell.strip().strip('"') for cell in text.partition("\n")[0].split(",")]
-    if len(first) > 1 and first[0] in ("", "Unnamed: 0"):
+    named = bool(pandas.to_numeric(pandas.Series(first), errors="coerce").isna().all())
+    if len(first) > 1 and first[0] in ("", "Unnamed: 0") and (named or _counts(first[1:])):
         raise DataError(
             "the first column has no name, as the index that pandas writes; leave it out (index=False), or name it."
         )
-    named = bool(pandas.to_numeric(pandas.Series(first), errors="coerce").isna().all())
     if named and len(set(first)) < len(first):
         raise DataError(f"two columns have one name: {', '.join(first)[:200]}. Give each its own.")
-    if len(first) > 2 and first in ([str(k + start) for k in range(len(first))] for start in (0, 1)):
+    if len(first) > 2 and _counts(first):
         complain(
             f"the first line, {','.join(first[:3])}..., is taken for a row; remove it if it names columns.", "yellow"
         )
@@ -200,6 +200,11 @@ def _table(stream: Any, name: str) -> Any:
     if named and table.shape[1] != len(first):
         raise DataError(f"the first line names {len(first)} columns, and the rows have {table.shape[1]} cells.")
     return table.set_axis(first, axis=1) if named else table
+
+
+def _counts(cells: list[str]) -> bool:
+    """Return whether these are the numbers 0, 1, 2 ... or 1, 2, 3 ..., as columns without names have them."""
+    return cells in ([str(k + start) for k in range(len(cells))] for start in (0, 1))
 
 
 def read_twin(source: Path) -> Any:

@@ -222,7 +222,7 @@ def network_from_dict(document: Mapping[str, Any] | str) -> Any:
     """
     document = parsed(document, "a network")
     kind = document.get("network")
-    if kind not in Specification.kinds:
+    if not isinstance(kind, str) or kind not in Specification.kinds:
         raise SerialisationError(f"the key 'network' must be 'DEQ', 'ENN', 'ConvDEQ' or 'ConvENN', got {kind!r}")
     try:
         return Specification.kinds[kind].read(document)

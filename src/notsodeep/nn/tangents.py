@@ -10,7 +10,7 @@ import contextlib
 import fnmatch
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -393,6 +393,8 @@ def chosen(model: nn.Module, parameters: Parameters = None) -> Leaves:
     if parameters is None:
         found = {name: p for name, p in every.items() if p.requires_grad}
         reason = "every parameter is frozen (requires_grad=False); thaw some, or name them with parameters="
+    elif not (callable(parameters) or isinstance(parameters, str | Collection)):
+        raise InvalidInputError(f"parameters must be names, patterns or a function of a name, got {shown(parameters)}")
     else:
         patterns = [] if callable(parameters) else [parameters] if isinstance(parameters, str) else list(parameters)
         wanted = parameters if callable(parameters) else lambda name: any(fnmatch.fnmatch(name, p) for p in patterns)
