@@ -42,7 +42,7 @@ class Trained(NamedTuple):
     replacement: nsd.nn.Replacement
     answered: float  # share of the fresh rows that the student answers
     differs: float  # share of the fresh rows on which the replacement differs from the DEQ
-    proof: nsd.nn.Proof
+    proof: nsd.nn.Decision
     same: float  # share of the fresh rows whose proven class is that of the solver
     solver_steps: Tensor
 

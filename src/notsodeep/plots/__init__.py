@@ -8,11 +8,11 @@ import numpy as np
 from ..errors import InvalidInputError
 from ..learning import LearningCurve, LearningEstimate
 from ..matching import Twin
-from ..nn import Replacement
+from ..nn import LazyReport, Replacement
 from ..spectra import SpectralLaw
 from .features import FeaturesDisplay
 from .learning import LearningDisplay
-from .movement import LazyDisplay, LazyReport, lazy
+from .movement import LazyDisplay
 from .replacement import ReplacementDisplay
 from .spectrum import Display, SpectrumDisplay
 from .twin import TwinDisplay
@@ -20,12 +20,10 @@ from .twin import TwinDisplay
 __all__ = [
     "FeaturesDisplay",
     "LazyDisplay",
-    "LazyReport",
     "LearningDisplay",
     "ReplacementDisplay",
     "SpectrumDisplay",
     "TwinDisplay",
-    "lazy",
 ]
 
 
@@ -36,6 +34,7 @@ def display_of(result: Any) -> Display:
 
 
 display_of.register(Twin, TwinDisplay.from_twin)
+display_of.register(LazyReport, LazyDisplay)
 display_of.register(Replacement, ReplacementDisplay.from_replacement)
 display_of.register(SpectralLaw, lambda law: SpectrumDisplay(np.empty(0), law))
 for curve in (LearningCurve, LearningEstimate):
