@@ -89,7 +89,7 @@ TASKS = {
     "Replace a trained DEQ": "replace nn.Replacement nn.Certificate nn.ReplaceOptions nn.Decision nn.Contraction",
     "Compute exact kernels": "ck ntk kernels_of kernel_function finite_ck finite_ntk clear_caches",
     "Measure the kernel of a network as it is": "empirical_ntk empirical_ck linearise lazy nn.EmpiricalKernel "
-    "nn.LinearisedModel plots.LazyReport",
+    "nn.LinearisedModel nn.LazyReport",
     "Build, train and export networks": "nn.DEQ nn.ENN nn.ConvDEQ nn.fit nn.fit_readout nn.History nn.SolverOptions "
     "nn.Model nn.save nn.load nn.export_onnx",
     "Describe data": "GaussianMixture MixtureStatistics standardise Standardiser",
@@ -99,7 +99,8 @@ TASKS = {
     "estimators.save_estimator estimators.load_estimator",
     "Solve with kernels": "solve.CG solve.NetworkKernel solve.KernelTiles solve.solve_dense solve.solve_operator "
     "solve.Solution",
-    "Draw": "plots.SpectrumDisplay plots.LearningDisplay plots.LazyDisplay",
+    "Draw": "plots.SpectrumDisplay plots.LearningDisplay plots.TwinDisplay plots.ReplacementDisplay "
+    "plots.FeaturesDisplay plots.LazyDisplay",
 }
 ERRORS = "Errors and warnings"
 FURTHER = "What the calls return, and further names"

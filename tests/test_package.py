@@ -126,6 +126,10 @@ ROOMS = [
 """In the order data flows; a room imports only from those before it."""
 
 
+DRAWN = ("_words", "plots")
+"""A result has a method ``plot``, which loads the displays when it is called: the one way down."""
+
+
 def test_every_file_lies_in_a_room():
     assert {imports.room(module) for module in imports.MODULES} - {""} <= set(ROOMS)
 
@@ -134,7 +138,7 @@ def test_rooms_import_only_from_rooms_above():
     between = [i for i in imports.imports() if imports.room(i.file) != imports.room(i.module) and i.module]
     assert len(between) > 100
     upward = [i for i in between if ROOMS.index(imports.room(i.module)) > ROOMS.index(imports.room(i.file))]
-    assert [str(i) for i in upward] == []
+    assert [str(i) for i in upward if (i.file, i.module) != DRAWN] == []
     assert [i for i in between if (i.file, i.module) == ("estimators/machine", "distributed")]  # inside functions too
 
 
@@ -167,7 +171,7 @@ def test_no_function_shadows_a_module():
 def test_files_do_not_import_each_other_in_circles():
     edges: dict[str, set[str]] = {}
     for found in imports.imports():
-        if found.module not in ("", found.file) and (found.file, found.module) not in FACTORIES:
+        if found.module not in ("", found.file) and (found.file, found.module) not in {*FACTORIES, DRAWN}:
             edges.setdefault(found.file, set()).add(found.module)
     assert imports.cycle(edges) == []
     late = [i for i in imports.imports() if i.module == "kernels/device"]

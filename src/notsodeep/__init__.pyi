@@ -43,8 +43,8 @@ from .networks import network_from_dict as network_from_dict
 from .nn.empirical import empirical_ck as empirical_ck
 from .nn.empirical import empirical_ntk as empirical_ntk
 from .nn.linearised import linearise as linearise
+from .nn.movement import lazy as lazy
 from .nn.replacement import replace as replace
-from .plots.movement import lazy as lazy
 from .spectra import spectral_law as spectral_law
 from .units import activation as activation
 

@@ -1,4 +1,4 @@
-"""The words that options of several rooms take, and tables of words for notebooks.
+"""The words that options of several rooms take, and how results are shown: tables for notebooks, pictures.
 
 Nothing heavy is imported, so that the command has them at once.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
 
 Kernel = Literal["ck", "ntk", "ntk_frozen"]
 """What is trained: the readout alone; all weights; all but the input weights (docs/theory.md, section 2)."""
@@ -16,8 +17,16 @@ Readout = Literal["activation", "pre-activation"]
 Parametrisation = Literal["ntk", "standard"]
 
 
-def as_html(heading: str, rows: Iterable[tuple[str, object]]) -> str:
-    """Return a plain table, which notebooks show for an object; numbers have six digits."""
-    told = [(name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in rows]
-    cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in told)
+def as_html(heading: str, rows: Iterable[tuple[object, ...]]) -> str:
+    """Return a plain table, which notebooks show for an object; a row begins with its name, numbers have six digits."""
+    told = [[escape(f"{value:.6g}" if isinstance(value, float) else str(value)) for value in row] for row in rows]
+    cells = "".join(f"<tr><th>{name}</th>{''.join(f'<td>{text}</td>' for text in texts)}</tr>" for name, *texts in told)
     return f"<table><caption>{escape(heading)}</caption><tbody>{cells}</tbody></table>"
+
+
+class Drawn:
+    """A result with a picture of its own, which the room of plots draws."""
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the result into ``ax``, or into a new figure, and return its display from :mod:`notsodeep.plots`."""
+        return import_module("notsodeep.plots").display_of(self).plot(ax, **options)

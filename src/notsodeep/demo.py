@@ -1,214 +1,213 @@
-"""``notsodeep demo``: two deep equilibrium models and their one-layer twins, in one table and one figure.
+"""``notsodeep demo``: a trained DEQ replaced and proven, a twin, and learned features, in one figure.
 
-On a Gaussian mixture and on the digits of scikit-learn the DEQ, its twin and a plain layer with the DEQ's activation
-classify as kernel machines (exact, infinite width) and as networks of random features with a ridge readout.
+A DEQ is trained on the digits of scikit-learn. A small student answers for it with a promise, and its own iteration
+stops as soon as the class is proven. An untrained DEQ has the kernel of one layer. A kernel machine learns which
+columns of a table matter. All numbers are measured on rows that no step before has seen.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
+from sklearn.datasets import load_digits, make_friedman1
+from torch import Tensor
 
 import notsodeep as nsd
 
 from ._files import atomic
-from .equivalents import best_scalar, relative_spectral_error
-from .nn.model import median_times
-from .spectra import SpectralLaw
-
-ACTIVATIONS = {"tanh": "tanh", "relu": "ReLU"}
+from .matching.certificates import Verification
 
 
 class DemoSize(NamedTuple):
     """How much is computed."""
 
-    dimension: int = 800
-    points: int = 600
-    width: int = 512
-    seeds: int = 3
+    width: int = 256
+    epochs: int = 20
+    steps: int = 2000
+    rows: int = 500
+    promise: float = 0.01
 
 
-class DemoData(NamedTuple):
-    """Labelled rows for training and for testing; the mixture they are drawn from, if there is one."""
+class Trained(NamedTuple):
+    """A trained DEQ on fresh digits: what replaces it, what is proven, and what its own solver takes."""
 
-    name: str
-    train: tuple[np.ndarray, np.ndarray]
-    test: tuple[np.ndarray, np.ndarray]
-    mixture: nsd.GaussianMixture | None = None
+    accuracy: float
+    replacement: nsd.nn.Replacement
+    answered: float  # share of the fresh rows that the student answers
+    differs: float  # share of the fresh rows on which the replacement differs from the DEQ
+    proof: nsd.nn.Decision
+    same: float  # share of the fresh rows whose proven class is that of the solver
+    solver_steps: Tensor
+
+    def sentences(self) -> tuple[str, str]:
+        """Say what a promise and what a proof are worth."""
+        known, fresh = self.replacement.certificate, len(self.proof.steps)
+        promise = (
+            f"A student answers {self.answered:.0%} of fresh digits for a trained DEQ ({self.accuracy:.1%} correct): "
+            f"promised to differ on at most {known.disagreement:.0%}, it differs on {self.differs:.1%} of {fresh}."
+        )
+        proof = (
+            f"The DEQ itself stops after {mean(self.proof.steps):.1f} steps instead of "
+            f"{mean(self.solver_steps):.1f}: by then {float(self.proof.proven.double().mean()):.0%} of the classes are "
+            f"proven, and {self.same:.0%} are those of the full solve."
+        )
+        return promise, proof
 
 
-class Row(NamedTuple):
-    """What is measured of one network beside a DEQ: the DEQ itself, its twin, or a plain layer."""
+class Matched(NamedTuple):
+    """An untrained DEQ and its twin, on the digits."""
 
-    network: str
-    distance: float  # of the exact conjugate kernel to the DEQ's, relative, in spectral norm
-    scaled: float  # what the best common factor, which a readout learns by itself, leaves of it
-    same: float  # share of test rows that the kernel machine puts into the class that the DEQ's machine chooses
-    machine: float  # test accuracy of the kernel machine
-    accuracy: float  # mean test accuracy of networks over the seeds
-    seconds: float  # median time of a batch of 128 rows on one core
-
-
-class Case(NamedTuple):
-    """One DEQ on one data set: its twin, the eigenvalues of both kernels, their law, and the rows of the table."""
-
-    data: str
-    activation: str
     twin: nsd.Twin
-    eigenvalues: dict[str, np.ndarray]
-    law: SpectralLaw | None  # predicted without sampling: for odd activations, which are centred, on the mixture
-    rows: tuple[Row, ...]
+    distances: Verification
+
+    def sentence(self) -> str:
+        """Say how near the twin is."""
+        seen, how = self.distances, "if its assumption holds" if self.twin.certificate.assumes else "proven"
+        return (
+            f"One layer has the kernel of an untrained DEQ: no entry is off by more than {self.twin.bound:.0e} of the "
+            f"diagonal, {how}. On the digits it is {seen.distance:.0e} away in spectral norm, a plain layer "
+            f"{seen.plain_distance:.0%}, or {seen.plain_scaled_distance:.1%} after the best scaling."
+        )
 
 
-def main(folder: str | Path = "demo", console: Console | None = None, *, quick: bool = False) -> tuple[Case, ...]:
-    """Compute, print the table, and write ``demo.png`` into ``folder``; return what was computed."""
+class Learned(NamedTuple):
+    """Two kernel machines on a table of which five columns matter: R2 on fresh rows, and what one of them learned."""
+
+    plain: float
+    learned: float
+    features: np.ndarray
+    names: tuple[str, ...]
+
+    def sentence(self) -> str:
+        """Say what the features are worth."""
+        share = float(np.diag(self.features)[:5].sum() / np.trace(self.features))
+        return (
+            f"A machine that learns its features puts {share:.1%} of them on the 5 of {len(self.names)} columns that "
+            f"matter: R2 rises from {self.plain:.2f} to {self.learned:.2f} on fresh rows."
+        )
+
+
+class Shown(NamedTuple):
+    """What the demo found."""
+
+    trained: Trained
+    matched: Matched
+    learned: Learned
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return one sentence for each panel."""
+        return (*self.trained.sentences(), self.matched.sentence(), self.learned.sentence())
+
+
+def main(folder: str | Path = "demo", console: Console | None = None, *, quick: bool = False) -> Shown:
+    """Compute, print one sentence per result, and write ``demo.png`` into ``folder``; return what was found."""
     console = console or Console()
-    started, size = time.perf_counter(), DemoSize(200, 150, 128, 2) if quick else DemoSize()
+    started, size = time.perf_counter(), DemoSize(64, 10, 400, 200, 0.03) if quick else DemoSize()
     target = Path(folder) / "demo.png"
     target.parent.mkdir(exist_ok=True)  # and no folders above it, as elsewhere
-    asked = [(data, phi) for data in (_mixture(size), _digits(size)) for phi in ACTIVATIONS]
-    found = []
-    for i, (data, phi) in enumerate(asked, 1):
-        console.print(f"{i} of {len(asked)}: {ACTIVATIONS[phi]} DEQ, its twin and a plain layer on the {data.name} ...")
-        found.append(_case(data, phi, size))
-    cases = tuple(found)
-    console.print(table(cases, size))
-    for case in cases[:2]:
-        kinds = "one kind" if case.twin.kinds == 1 else f"{case.twin.kinds} kinds"
-        how = "if its assumption holds" if case.twin.certificate.assumes else "proven"
-        bound = f"error of every entry below {case.twin.bound:.0e} of the diagonal, {how}"
-        console.print(f"{ACTIVATIONS[case.activation]}: one layer of {kinds} of units, {bound}.")
+    console.print("1 of 3: training a DEQ, its student, and proving classes ...")
+    trained = _trained(size)
+    console.print("2 of 3: matching the kernel of a DEQ by one layer ...")
+    matched = _matched()
+    console.print("3 of 3: learning the features of a table ...")
+    shown = Shown(trained, matched, _learned(size))
+    for sentence in shown.sentences():
+        console.print(f"- {sentence}", highlight=False)
     with atomic(target) as part:
-        draw(cases).savefig(part, format="png", dpi=110)
+        draw(shown).savefig(part, format="png", dpi=110)
     console.print(f"Figure: {target} ({time.perf_counter() - started:.0f} s)")
-    return cases
-
-
-# ---- data ------------------------------------------------------------------------------------------------
-
-
-def _mixture(size: DemoSize) -> DemoData:
-    """Two classes with near means and covariances of different size: nobody can tell them apart without errors."""
-    mixture = nsd.GaussianMixture.two_class(size.dimension, mu=3.0, cov=4.0)
-    return DemoData("mixture", mixture.sample(size.points, seed=0), mixture.sample(size.points, seed=1), mixture)
-
-
-def _digits(size: DemoSize) -> DemoData:
-    from sklearn.datasets import load_digits
-
-    X, y = load_digits(return_X_y=True)
-    train, test = nsd.standardise(X[: size.points], X[1400:])  # the last ones are by other writers
-    return DemoData("digits", (train, y[: size.points]), (test, y[1400:]))
+    return shown
 
 
 # ---- measurements ----------------------------------------------------------------------------------------
 
 
-def _case(data: DemoData, phi: str, size: DemoSize) -> Case:
-    deq, X = nsd.DEQ(phi, sigma_a2=0.2), data.train[0]
-    twin = nsd.match_one_layer(deq, norms=None if deq.homogeneous else nsd.matching.norm_range(X))
-    networks: dict[str, Any] = {"DEQ": deq, "twin": twin, "plain": nsd.ENN([phi])}
-    kernels = {name: _kernel(network, X) for name, network in networks.items()}
-    guesses = {name: _decide(kernels[name], _kernel(n, data.test[0], X), data) for name, n in networks.items()}
-    models = {name: [_network(n, data, size.width, seed) for seed in range(size.seeds)] for name, n in networks.items()}
-    seconds = _batch_seconds([found[0] for found in models.values()], data)
-    rows = tuple(
-        Row(
-            name,
-            relative_spectral_error(kernels["DEQ"], kernels[name]),
-            best_scalar(kernels["DEQ"], kernels[name]).distance,
-            float(np.mean(guesses[name] == guesses["DEQ"])),
-            float(np.mean(guesses[name] == data.test[1])),
-            statistics.fmean(_accuracy(model, data) for model in models[name]),
-            taken,
-        )
-        for name, taken in zip(networks, seconds, strict=True)
-    )
-    odd, mixture = deq.activation.parity == "odd", data.mixture
-    law = nsd.spectral_law(deq, mixture, n=len(X)) if mixture is not None and odd else None
-    return Case(data.name, phi, twin, {name: np.linalg.eigvalsh(kernels[name]) for name in ("DEQ", "twin")}, law, rows)
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Return the digits in random order, so that later rows are like earlier ones."""
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    return X[order] / 16.0 - 0.3, y[order]
 
 
-def _kernel(network: Any, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
-    return network.kernel_matrix(X, Y) if isinstance(network, nsd.Twin) else nsd.ck(network, X, Y)
-
-
-def _decide(kernel: np.ndarray, cross: np.ndarray, data: DemoData) -> np.ndarray:
-    """Return the classes of the test rows by kernel regression."""
-    targets = np.eye(int(data.train[1].max()) + 1)[data.train[1]]
-    ridge = 1e-2 * float(np.trace(kernel)) / len(kernel)  # relative to the mean diagonal
-    scores = cross @ np.linalg.solve(kernel + ridge * np.eye(len(kernel)), targets - targets.mean(0))
-    return scores.argmax(1)
-
-
-def _network(network: Any, data: DemoData, width: int, seed: int) -> Any:
-    """Return random features with a readout by ridge regression."""
-    X, y = data.train
-    build: Callable[..., Any] = nsd.nn.DEQ if network.implicit else nsd.nn.ENN
-    model = build(network, X.shape[1], width, int(y.max()) + 1, seed=seed)
-    nsd.nn.fit_readout(model, (X, y), ridge=0.3 / len(X))  # larger than a kernel's, as random features are noisy
-    return model
-
-
-def _accuracy(model: Any, data: DemoData) -> float:
+def _trained(size: DemoSize) -> Trained:
+    X, y = (torch.from_numpy(part) for part in digits())
+    seen, measured, fresh = X.float().split([700, 700, len(X) - 1400])
+    model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), X.shape[1], size.width, 10, bias=True).limit_contraction(0.9)
+    nsd.nn.fit(model, (seen, y[:700]), optimiser="adam", lr=0.01, epochs=size.epochs)
+    options = nsd.nn.ReplaceOptions(width=size.width // 2, steps=size.steps)
+    fast = nsd.replace(model, seen, calibration=measured, disagreement=size.promise, options=options)
     with torch.no_grad():
-        found = model(torch.from_numpy(data.test[0]).float()).argmax(1)
-    return float((found.numpy() == data.test[1]).mean())
+        classes, quick = model(fresh).argmax(1), fast(fresh).argmax(1)
+    proof, drift = model.decide(fresh), fast.drift()
+    accuracy, differs, same = (
+        float((a == b).double().mean()) for a, b in ((classes, y[1400:]), (quick, classes), (proof.classes, classes))
+    )
+    return Trained(accuracy, fast, 1.0 - drift.share, 1.0 - differs, proof, same, model.solve(fresh).row_steps)
 
 
-def _batch_seconds(models: Sequence[Any], data: DemoData) -> list[float]:
-    """Return median times of one core, in turns: whatever else the machine does takes no part, or the same from all."""
-    x = torch.from_numpy(data.test[0][:128]).float()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so that the time of this thread is all the work
-    try:
-        return median_times(models, x, 40, time.thread_time)
-    finally:
-        torch.set_num_threads(threads)
+def _matched() -> Matched:
+    twin = nsd.match_one_layer(nsd.DEQ("relu", sigma_a2=0.2))
+    return Matched(twin, twin.verify(digits()[0][:600]))
+
+
+def _learned(size: DemoSize) -> Learned:
+    """Fit Friedman's first function, of five columns, beside which there are ten of noise."""
+    X, y = make_friedman1(2 * size.rows, n_features=15, noise=1.0, random_state=0)
+    (train, fresh), (targets, truth) = np.split(X, 2), np.split(y, 2)
+    fitted = [nsd.DEQRegressor("relu", features=kind).fit(train, targets) for kind in (None, "diagonal")]
+    plain, learned = (float(machine.score(fresh, truth)) for machine in fitted)
+    names = (*(f"column {i}" for i in range(1, 6)), *(f"noise {i}" for i in range(1, 11)))
+    return Learned(plain, learned, np.asarray(fitted[1].features_), names)
+
+
+def mean(values: Any) -> float:
+    """Return the mean of the entries."""
+    return float(np.mean(np.asarray(values, dtype=float)))
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------
 
 
-def table(cases: Sequence[Case], size: DemoSize) -> Table:
-    """Return the table: three rows for each data set and DEQ."""
-    shown = Table(title="A DEQ, its one-layer twin, and a plain layer with the DEQ's activation", title_justify="left")
-    shown.add_column("data, DEQ", no_wrap=True)
-    shown.add_column("network", no_wrap=True)
-    for heading in ("gap", "scaled", "exact\n%", "same\n%", f"width\n{size.width}, %", "speed"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for case in cases:
-        for i, row in enumerate(case.rows):
-            first = f"{case.data}, {ACTIVATIONS[case.activation]}" if i == 0 else ""
-            gaps = ["", ""] if row.network == "DEQ" else [f"{row.distance:.0e}", f"{row.scaled:.0e}"]
-            shares = [f"{100 * v:.1f}" for v in (row.machine, row.same, row.accuracy)]
-            speed = f"{case.rows[0].seconds / row.seconds:.1f}"
-            shown.add_row(first, row.network, *gaps, *shares, speed, end_section=i == 2)
-    shown.caption = (
-        "Gap: distance of the exact conjugate kernel to the DEQ's, relative, in spectral norm; scaled: what the best "
-        "common factor leaves of it. Exact: test accuracy of kernel regression; same: test rows on which it decides as "
-        f"the DEQ's does. Width: networks of {size.width} random features with a ridge readout, mean over {size.seeds} "
-        "seeds. Speed: how many times faster than the DEQ a batch of 128 rows is, on one core. The plain layer decides "
-        "nearly as the DEQ does, but its numbers are others; the twin has the DEQ's numbers."
-    )
-    shown.caption_justify = "left"
-    return shown
-
-
-def draw(cases: Sequence[Case]) -> Figure:
-    """Draw the spectra of both kernels, of the DEQ and of its twin, for every data set and activation."""
-    figure = Figure(figsize=(11.0, 7.6), layout="constrained")
-    for ax, case in zip(figure.subplots(2, 2).flat, cases, strict=True):
-        title = f"{ACTIVATIONS[case.activation]} DEQ on the {case.data}: spectrum of its conjugate kernel"
-        display = nsd.plots.SpectrumDisplay.from_eigenvalues(case.eigenvalues["DEQ"], case.law, title)
-        display.plot(ax, beside={f"one-layer twin ({case.rows[1].distance:.0e} away)": case.eigenvalues["twin"]})
+def draw(shown: Shown) -> Figure:
+    """Draw one panel for each sentence."""
+    figure = Figure(figsize=(12.0, 8.6), layout="constrained")
+    promise, proof, kernel, table = figure.subplots(2, 2).flat
+    trained, matched, learned = shown
+    nsd.plots.ReplacementDisplay.from_replacement(trained.replacement).plot(promise)
+    _draw_steps(proof, trained)
+    nsd.plots.TwinDisplay.from_twin(matched.twin).plot(kernel)
+    nsd.plots.FeaturesDisplay(learned.features, learned.names).plot(table, top=len(learned.names))
+    known = trained.replacement.certificate
+    answered = f"{trained.answered:.0%} of fresh rows; differs on {trained.differs:.1%}, "
+    steps = f"{mean(trained.proof.steps):.1f} steps instead of {mean(trained.solver_steps):.1f}; "
+    told = {
+        "A small student answers for a trained DEQ": f"{answered}promised: at most {known.disagreement:.0%}",
+        "The trained DEQ stops once its class is proven": f"{steps}{trained.same:.0%} of the classes are the same",
+        "One layer has the kernel of an untrained DEQ": f"no error above {matched.twin.bound:.1e} of the diagonal",
+        "A kernel machine learns which columns matter": f"R2 on fresh rows {learned.learned:.2f}, without features "
+        f"{learned.plain:.2f}",
+    }
+    for ax, (message, numbers) in zip((promise, proof, kernel, table), told.items(), strict=True):
+        ax.set_title(message, loc="left", fontweight="bold", pad=24)
+        ax.text(0.0, 1.03, numbers, transform=ax.transAxes)
+        ax.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _draw_steps(ax: Axes, trained: Trained) -> None:
+    """Draw how many rows are done after how many steps."""
+    for steps, name, colour in (
+        (trained.proof.steps, "class proven", "#b3262e"),
+        (trained.solver_steps, "residual below the solver's tolerance", "#9db9d4"),
+    ):
+        found, counts = np.unique(np.asarray(steps), return_counts=True)
+        ax.bar(found, 100.0 * counts / counts.sum(), color=colour, label=name)
+    ax.set(xlabel="steps of the iteration", ylabel="fresh rows (%)", ylim=(0, 125), yticks=range(0, 101, 20))
+    ax.legend(frameon=False, fontsize="small")

@@ -374,7 +374,7 @@ def test_the_report_measures_what_it_says() -> None:
     assert (report.alignment, *report.labels) == pytest.approx(cosines, rel=tolerance(amplified=30))
     assert report.infinite is None
     assert "use nsd.replace" in report.verdict
-    lazier = nsd.plots.LazyReport({}, kernel=0.04, alignment=1.0, labels=None, infinite=None, rows=1)
+    lazier = nsd.nn.LazyReport({}, kernel=0.04, alignment=1.0, labels=None, infinite=None, rows=1)
     assert lazier.verdict.startswith("the kernel moved by 4 %: training was lazy")
     assert report.verdict in repr(report)
     assert "2.weight" in report._repr_html_()

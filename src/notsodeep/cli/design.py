@@ -135,7 +135,7 @@ def demo(
     folder: Annotated[Path, Option("--output", "-o", help="Where demo.png goes.")] = Path("demo"),
     quick: Annotated[bool, Option("--quick", help="Small sizes: a few seconds.")] = False,
 ) -> None:
-    """Show two DEQs and their one-layer twins in one table and one figure.
+    """Show a trained DEQ replaced and proven, a twin, and learned features in one figure.
 
     Examples
     --------

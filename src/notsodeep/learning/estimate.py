@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .._arguments import checked, not_negative
 from .._arrays import as_floats, as_labels
+from .._words import Drawn, as_html
 from ..errors import ConcentrationWarning, InvalidInputError, warn
 from ..kernels import kernels_of
 from ..matching import Twin
@@ -84,7 +85,7 @@ class PowerLaw:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LearningEstimate:
+class LearningEstimate(Drawn):
     """A learning curve measured on subsets of data, and its continuation."""
 
     sizes: Array
@@ -126,15 +127,22 @@ class LearningEstimate:
         arrays = ("sizes", "accuracy", "accuracy_error", "mse", "mse_error")
         return {name: getattr(self, name).tolist() for name in arrays}
 
-    def __str__(self) -> str:
-        rows = ["training points, accuracy in %, mean squared error"]
-        for k, n in enumerate(self.sizes):
-            accuracy = f"{100 * self.accuracy[k]:7.2f} ± {100 * self.accuracy_error[k]:.2f}"
-            rows.append(f"{n:10.0f} {accuracy}   {self.mse[k]:.4f} ± {self.mse_error[k]:.4f}")
+    def _table(self) -> tuple[list[tuple[str, str, str]], str]:
+        """Return the rows, and a sentence on twice as many points."""
+        found = zip(self.sizes, self.accuracy, self.accuracy_error, self.mse, self.mse_error, strict=True)
+        rows = [(f"{n:.0f}", f"{100 * a:.2f} ± {100 * d:.2f}", f"{e:.4f} ± {s:.4f}") for n, a, d, e, s in found]
         double = 2 * self.sizes[-1]
         value, low, high = (100 * float(part[0]) for part in self.predict(double))
-        rows.append(f"continued to {double:.0f} points: {value:.2f} % ({low:.2f} to {high:.2f})")
-        return "\n".join(rows)
+        return rows, f"continued to {double:.0f} points: {value:.2f} % ({low:.2f} to {high:.2f})"
+
+    def __str__(self) -> str:
+        rows, beyond = self._table()
+        lines = [f"{n:>10} {accuracy:>14}   {mse}" for n, accuracy, mse in rows]
+        return "\n".join(["training points, accuracy in %, mean squared error", *lines, beyond])
+
+    def _repr_html_(self) -> str:
+        rows, beyond = self._table()
+        return as_html(beyond, [("training points", "accuracy in %", "mean squared error"), *rows])
 
 
 @checked

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._arguments import checked
 from .._arrays import as_numbers
-from .._words import as_html
+from .._words import Drawn, as_html
 from ..errors import ConcentrationWarning, InvalidInputError, warn
 from ..matching import Twin
 from ..mixtures import GaussianMixture, MixtureStatistics
@@ -229,7 +229,7 @@ Axis = Literal["n", "ridge", "times"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LearningCurve:
+class LearningCurve(Drawn):
     """Predicted curves of M networks, (M, N), at N points in increasing order."""
 
     axis: Axis
@@ -247,13 +247,20 @@ class LearningCurve:
         }
         return {"kernel": self.kernel, "axis": self.axis, "points": self.points.tolist(), "networks": networks}
 
+    def _table(self) -> tuple[str, list[tuple[str, ...]]]:
+        """Return the heading and the rows, the first of which holds the names."""
+        found = zip(self.points, self.accuracy.T, self.mse.T, strict=True)
+        rows = [(f"{x:.5g}", *(f"{100 * a:.2f} {e:9.4f}" for a, e in zip(*pair, strict=True))) for x, *pair in found]
+        return f"predicted from the {self.kernel}: accuracy in %, mean squared error", [(self.axis, *self.names), *rows]
+
     def __str__(self) -> str:
-        head = f"{self.axis:>12}" + "".join(f"{name:>24}" for name in self.names)
-        rows = [f"predicted from the {self.kernel}: accuracy in %, mean squared error", head]
-        for k, point in enumerate(self.points):
-            cells = [f"{100 * a:14.2f} {e:9.4f}" for a, e in zip(self.accuracy[:, k], self.mse[:, k], strict=True)]
-            rows.append(f"{point:12.5g}" + "".join(cells))
-        return "\n".join(rows)
+        heading, rows = self._table()
+        widths = [12, *(max(24, len(name) + 2) for name in self.names)]
+        lines = ["".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([heading, *lines])
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._table())
 
     def __repr__(self) -> str:
         return f"LearningCurve({self.kernel} over {self.axis}, {len(self.points)} points, {', '.join(self.names)})"
@@ -300,8 +307,7 @@ def learning_curve(
     >>> curve.accuracy.round(2).tolist()
     [[0.81, 0.86, 0.89], [0.78, 0.83, 0.89]]
     """
-    name = "twin" if isinstance(networks, Twin) else repr(networks)
-    named = networks if isinstance(networks, Mapping) else {name: networks}
+    named = networks if isinstance(networks, Mapping) else {_name(networks): networks}
     if not named:
         raise InvalidInputError("a learning curve needs at least one network")
     axis, points = _axis(n, ridge, times)
@@ -311,6 +317,10 @@ def learning_curve(
     found = [[predict_learning(g, mixture, **(given | run)) for run in runs] for g in named.values()]
     rows = {field: np.array([np.hstack([getattr(q, field) for q in row]) for row in found]) for field in _FIELDS}
     return LearningCurve(axis, points, tuple(named), kernel=kernel, **rows)
+
+
+def _name(network: Network | Twin) -> str:
+    return "twin" if isinstance(network, Twin) else network.title
 
 
 def _axis(n: Any, ridge: Any, times: Any) -> tuple[Axis, Array]:

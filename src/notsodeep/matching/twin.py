@@ -13,6 +13,7 @@ from .. import kernels as _kernels
 from .._arguments import check_settings, checked, not_negative, positive_int
 from .._arrays import as_rows
 from .._files import parsed
+from .._words import Drawn
 from ..equivalents import Coefficients, best_scalar, relative_spectral_error
 from ..errors import InvalidInputError, SerialisationError, warn
 from ..networks import ENN, Dense, Kernel, Network, is_tangent
@@ -23,7 +24,7 @@ Trains = Literal["all", "readout"]
 
 
 @dataclass(frozen=True, repr=False)
-class Twin:
+class Twin(Drawn):
     """An explicit network matched to a DEQ, with its certificate.
 
     What is known depends on the kind of ``certificate``: for all inputs (:func:`match_one_layer`), for one mixture

@@ -10,6 +10,7 @@ from .empirical import EmpiricalKernel, empirical_ck, empirical_ntk
 from .enn import ENN, export_onnx
 from .linearised import LinearisedModel, linearise
 from .model import Model
+from .movement import LazyReport
 from .replacement import Replacement
 from .student import ReplaceOptions
 from .train import History, fit, fit_readout
@@ -23,6 +24,7 @@ __all__ = [
     "Decision",
     "EmpiricalKernel",
     "History",
+    "LazyReport",
     "LinearisedModel",
     "Model",
     "ReplaceOptions",

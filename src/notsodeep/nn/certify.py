@@ -30,6 +30,7 @@ from .teacher import Agreement
 
 Array = NDArray[Any]
 _MOST_ROWS = 10**12  # that a certificate may speak of
+_PROMISES = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)  # of the curve of a certificate
 _CHANCE = 1e-5  # with which the share of fall-through of the measured rows may lie outside its interval
 
 
@@ -66,6 +67,8 @@ class Certificate:
     labels, abstains : bool
         Whether the promise is about true labels: P(wrong) is at most P(the model is wrong) + ``disagreement``. Whether
         rows that no rung answers get no answer.
+    curve : sequence of (disagreement, coverage)
+        The coverage that other promises would have had, each by itself, at the same confidence.
 
     Examples
     --------
@@ -88,6 +91,7 @@ class Certificate:
     share: float | None = None
     labels: bool = False
     abstains: bool = False
+    curve: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -103,6 +107,10 @@ class Certificate:
             if number is not None and not 0.0 < number < math.inf:
                 raise InvalidInputError(f"tolerance and share must be positive numbers, got {number!r}")
         object.__setattr__(self, "rungs", rungs)
+        curve = np.array([tuple(pair) for pair in self.curve], dtype=float).reshape(-1, 2)
+        if not ((curve >= 0.0) & (curve <= 1.0)).all():
+            raise InvalidInputError(f"a curve holds pairs of shares between 0 and 1, got {self.curve!r:.80}")
+        object.__setattr__(self, "curve", tuple(map(tuple, curve.tolist())))
 
     @property
     def fall_through(self) -> int:
@@ -170,9 +178,12 @@ def certify(rows: Measured, thresholds: Array, promise: tuple[float, float], **r
     ``thresholds`` come from other rows. ``promise`` is the disagreement with its confidence. The entry ``rungs`` of
     the record holds (score, offset, slope) of every rung: its score is offset + slope x on the common scale.
     """
-    found = last_threshold(rows, thresholds, 1.0 - promise[1], promise[0], record.get("labels", False))
-    threshold, answered, seen = found or (math.inf, [0] * rows.scores.shape[1], 0)
-    n = len(rows.scores)
+    n, none = len(rows.scores), (math.inf, [0] * rows.scores.shape[1], 0)
+    tried = {
+        allowed: last_threshold(rows, thresholds, 1.0 - promise[1], allowed, record.get("labels", False)) or none
+        for allowed in sorted({promise[0], *_PROMISES})
+    }
+    threshold, answered, seen = tried[promise[0]]
     coverage = sum(answered) / n
     if coverage < LIMITS.least_coverage:
         raise refusal(rows, *promise, coverage)
@@ -181,6 +192,7 @@ def certify(rows: Measured, thresholds: Array, promise: tuple[float, float], **r
         for (name, offset, slope), count in zip(record.pop("rungs"), answered, strict=True)
     ]
     method = f"fixed sequence of thresholds, {'bets' if record.get('labels') else 'exact binomial tails'}"
+    record["curve"] = [(allowed, sum(answered) / n) for allowed, (_, answered, _) in tried.items()]
     return Certificate(*promise, coverage, measured=n, seen=seen, rungs=rungs, method=method, **record)
 
 

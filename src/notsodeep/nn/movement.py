@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._arguments import checked
 from .._arrays import as_labels, as_numbers
-from .._words import as_html
+from .._words import Drawn, as_html
 from ..equivalents.distance import relative_spectral_error
 from ..errors import InvalidInputError
 from .empirical import empirical_kernel
@@ -23,8 +24,8 @@ _LAZY, _FAR = 0.1, 0.5  # movements of the kernel: the study "lazy" measures wha
 
 
 @dataclass(frozen=True, eq=False)
-class Movement:
-    """Say how far a network is from its start.
+class LazyReport(Drawn):
+    """Hold what :func:`notsodeep.lazy` found; it prints itself, and ``plot`` draws it.
 
     Attributes
     ----------
@@ -40,6 +41,11 @@ class Movement:
         The relative distance of the exact kernel of the specification from K0, and from K, in the spectral norm.
     rows : int
         How many rows it was measured on.
+
+    Examples
+    --------
+    >>> LazyReport({"w": 0.01}, kernel=0.04, alignment=0.99, labels=None, infinite=None, rows=50).verdict
+    'the kernel moved by 4 %: training was lazy, and what the twin and predict_learning say of gradient descent ...'
     """
 
     weights: dict[str, float]
@@ -81,8 +87,49 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
-def measure_movement(model: nn.Module, X: Any, start: Any, y: Any, parameters: Any, progress: bool | None) -> Movement:
-    """Compare a network with its start, a module or a state of weights, on rows X with labels y."""
+@checked
+def lazy(
+    model: nn.Module, X: Any, *, start: Any, y: Any = None, parameters: Any = None, progress: bool | None = None
+) -> LazyReport:
+    """Measure how far training moved a network and its kernel, and say whether a fixed kernel describes it.
+
+    Theory that speaks of a kernel, such as a twin or :func:`notsodeep.predict_learning`, holds as long as training is
+    lazy: the weights move little, and the empirical NTK stays what it was.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The trained network, of any kind that :func:`notsodeep.empirical_ntk` takes.
+    X : array of shape (n, ...)
+        Rows to measure on; a few hundred are enough.
+    start : nn.Module or dict
+        A copy of the network before training (``copy.deepcopy``), or a copy of its ``state_dict``.
+    y : array of shape (n,), optional
+        Classes or targets, for the alignment of the kernel with them.
+    parameters : str, sequence of str, or callable, optional
+        See :func:`notsodeep.empirical_ntk`.
+    progress : bool, optional
+        Whether to show progress bars; by default on a terminal.
+
+    Returns
+    -------
+    LazyReport
+        ``weights``: the relative movement of every parameter; ``kernel``: that of the empirical NTK, in the spectral
+        norm; ``alignment``: the cosine of the centred kernels; ``labels``: their cosines with the kernel of the labels,
+        before and after; ``infinite``: for networks of ``nsd.nn``, the relative distances from the exact kernel of the
+        specification, before and after; ``verdict``: one sentence.
+
+    Examples
+    --------
+    >>> import copy, notsodeep as nsd, torch
+    >>> X = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    >>> model = nsd.nn.DEQ(nsd.DEQ("relu", sigma_a2=0.2), in_features=5, width=128, out_features=1)
+    >>> start = copy.deepcopy(model)
+    >>> history = nsd.nn.fit(model, (X, X[:, :1]), lr=0.1, epochs=1)
+    >>> report = nsd.lazy(model, X, start=start, y=X[:, 0])
+    >>> 0 < report.kernel < 0.5, 0.9 < report.alignment <= 1
+    (True, True)
+    """
     before = _started(model, start)
     now, then = (chosen(each, parameters or list(chosen(model))) for each in (model, before))
     own = model if isinstance(model, Model) else None
@@ -93,7 +140,7 @@ def measure_movement(model: nn.Module, X: Any, start: Any, y: Any, parameters: A
         raise InvalidInputError("the kernel of the start is zero: its gradients vanish on all of these rows")
     ideal = None if y is None else _label_kernel(y, len(K)).to(K)
     exact = _double(own.infinite_kernel(X)) if own is not None and parameters is None else None
-    return Movement(
+    return LazyReport(
         weights={name: _moved(now[name].detach(), then[name].detach()) for name in now},
         kernel=relative_spectral_error(K0, K),
         alignment=_alignment(K0, K),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .._arguments import check_fields, checked, positive_int, shown, whole_seed
 from .._arrays import as_numbers, like
-from .._words import as_html
+from .._words import Drawn, as_html
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
 from .certify import Certificate, Drift, Measured, certify, check_promise, check_rows, compare_samples
 from .checkpoint import check_shapes, read_file, write_file
@@ -153,7 +153,7 @@ class Timing(NamedTuple):
         return self.model / self.replacement
 
 
-class Replacement(nn.Module):
+class Replacement(Drawn, nn.Module):
     """Answer as a model does, by a student where it is sure and by the model elsewhere; made by ``nsd.replace``.
 
     Parameters

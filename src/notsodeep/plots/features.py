@@ -47,16 +47,17 @@ class FeaturesDisplay(Display):
 
     @checked
     def plot(self, ax: Axes | None = None, *, top: int = 20, image: Sequence[int] | None = None) -> FeaturesDisplay:
-        """Draw the largest diagonal entries as bars, the first on top; or for rows that are images, of shape ``image``,
-        the main directions of M, side by side.
-        """  # noqa: D205
+        """Draw the largest diagonal entries as bars, the first on top; with the shape of an ``image``, main directions.
+
+        For rows that are images of this shape, the main directions of M stand side by side.
+        """
         positive_int("top", top)
         if image is not None:
             return self._directions(self._own(ax, 8.0, 2.4), tuple(image), min(top, 6))
         ax = self._own(ax, 5.0, 0.9 + 0.22 * min(top, len(self.names)))
         shares = np.diag(self.matrix) / np.trace(self.matrix)
         order = np.argsort(shares)[-top:]
-        ax.barh([self.names[i] for i in order], 100.0 * shares[order])
+        ax.barh([self.names[i] for i in order], 100.0 * shares[order], color="#b3262e")
         ax.set(xlabel="share of the mean squared gradient (%)")
         return self
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from .._arguments import checked
 from ..learning import LearningCurve, LearningEstimate
-from .spectrum import Display
+from .spectrum import Display, label_decades
 
 Quantity = Literal["accuracy", "mse"]
 AXES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
@@ -53,6 +53,7 @@ class LearningDisplay(Display):
                 ax.plot(self.curve.points, factor * row, label=name)
         axis = "n" if isinstance(self.curve, LearningEstimate) else self.curve.axis
         ax.set(xscale="log", xlabel=AXES[axis], ylabel=label)
+        label_decades(ax.xaxis, *ax.get_xlim())
         ax.legend(frameon=False, fontsize="small")
         return self
 

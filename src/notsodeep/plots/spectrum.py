@@ -8,8 +8,9 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import blended_transform_factory
 
 from .._arguments import checked, positive_int
@@ -34,14 +35,22 @@ class Display:
         return drawn
 
 
+def label_decades(axis: Axis, low: float, high: float, unit: float = 1.0) -> None:
+    """Label a logarithmic axis by few numbers, in multiples of ``unit``, that do not overlap."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300.0 * low else (1.0,), numticks=9))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 class SpectrumDisplay(Display):
     """Show a histogram of eigenvalues, the predicted density, and isolated eigenvalues.
 
-    Build it with :meth:`from_kernel` or :meth:`from_eigenvalues`.
+    Build it with :meth:`from_kernel` or :meth:`from_eigenvalues`; a law by itself draws itself.
 
     Parameters
     ----------
     eigenvalues : array of shape (n,)
+        None at all leaves the law by itself.
     law : SpectralLaw, optional
         The law that is predicted for them.
     title : str
@@ -94,8 +103,8 @@ class SpectrumDisplay(Display):
 
     @property
     def distance(self) -> float | None:
-        """The Kolmogorov distance between eigenvalues and law; None without a law."""
-        if self.law is None:
+        """The Kolmogorov distance between eigenvalues and law; None without one of them."""
+        if self.law is None or not len(self.eigenvalues):
             return None
         n = len(self.eigenvalues)
         margin = 1e-12 * float(np.abs(self.eigenvalues).max())
@@ -117,6 +126,8 @@ class SpectrumDisplay(Display):
     @property
     def is_logarithmic(self) -> bool:
         """Whether the axis is logarithmic: half of the eigenvalues would share a twentieth of a linear one."""
+        if not len(self.eigenvalues):
+            return False
         floor, middle = self._floor, float(np.median(self.eigenvalues))
         return bool(self.eigenvalues[0] > -floor and 100.0 * floor < self.bulk[1] and 20.0 * middle < self.bulk[1])
 
@@ -154,12 +165,12 @@ class SpectrumDisplay(Display):
             start = max(min(low, float(self.eigenvalues[0])), self._floor)
             return np.geomspace(0.9 * start, 1.1 * high, bins + 1)
         pad = 0.05 * (high - low) or 0.05 * max(abs(low), 1.0)
-        return np.linspace(min(low, self.eigenvalues[0]) - pad, high + pad, bins + 1)
+        return np.linspace(min([low, *self.eigenvalues[:1]]) - pad, high + pad, bins + 1)
 
     def _heights(self, values: np.ndarray, edges: np.ndarray) -> np.ndarray:
         """Areas are shares of the eigenvalues; on a logarithmic axis the density is that of log x."""
         counts = np.histogram(np.maximum(values, edges[0]), edges)[0]
-        return counts / (len(values) * np.diff(np.log(edges) if self.is_logarithmic else edges))
+        return counts / (max(len(values), 1) * np.diff(np.log(edges) if self.is_logarithmic else edges))
 
     def _spikes(self) -> list[float]:
         return [] if self.law is None else [s.value for s in self.law.spikes]
@@ -176,19 +187,25 @@ class SpectrumDisplay(Display):
     def _draw_bulk(self, ax: Axes, edges: np.ndarray) -> None:
         heights = self._heights(self.eigenvalues, edges)
         ax.bar(edges[:-1], heights, np.diff(edges), align="edge", color=_BARS, edgecolor="white", linewidth=0.4)
-        top = float(heights.max())
+        curves = [self._curve(*interval) for interval in (self.law.support if self.law else ())]
+        tops = [float(np.quantile(density, 0.95)) for _, density in curves]
+        top = float(heights.max()) or max(tops, default=1.0)
         ax.set_ylim(0.0, 1.1 * top)
         if self.law is None:
             return
-        for low, high in self.law.support:
-            x = low + (high - low) * np.sin(np.linspace(0.0, 0.5 * np.pi, 600)) ** 2
-            density = self.law.density(x) * (x if self.is_logarithmic else 1.0)
+        for x, density in curves:
             ax.plot(x, density, color=_CURVE, linewidth=1.6, solid_capstyle="round")
             # a peak much narrower than a bar may leave the picture
             ax.set_ylim(top=max(ax.get_ylim()[1], 1.05 * min(float(density.max()), 2.0 * top)))
         for atom in self.law.atoms:
             ax.vlines(atom.value, 0.0, 1.1 * top, color=_CURVE, linewidth=2.0)
             ax.text(atom.value, top, f" mass {atom.mass:.2f}", color=_CURVE, fontsize="small")
+
+    def _curve(self, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the density of the law in an interval of its support, as the axis shows it."""
+        assert self.law is not None
+        x = low + (high - low) * np.sin(np.linspace(0.0, 0.5 * np.pi, 600)) ** 2
+        return x, self.law.density(x) * (x if self.is_logarithmic else 1.0)
 
     def _draw_isolated(self, ax: Axes, end: float) -> None:
         """Draw exact outliers as dots on the axis, predicted ones as arrows with staggered labels."""
@@ -213,11 +230,12 @@ class SpectrumDisplay(Display):
 
     def _finish(self, ax: Axes) -> None:
         drawn, steps = ax.get_legend_handles_labels()
-        handles: list[Any] = [plt.Rectangle((0, 0), 1, 1, color=_BARS), *drawn]
-        names = [f"exact kernel, n = {len(self.eigenvalues)}", *steps]
+        n = len(self.eigenvalues)
+        handles: list[Any] = [*([plt.Rectangle((0, 0), 1, 1, color=_BARS)] if n else []), *drawn]
+        names = [*([f"exact kernel, n = {n}"] if n else []), *steps]
         if self.law is not None:
             handles.append(plt.Line2D([], [], color=_CURVE, linewidth=1.6))
-            names.append(f"predicted law (distance {self.distance:.3f})")
+            names.append(f"predicted law (distance {self.distance:.3f})" if n else "predicted law")
             if self._clear_spikes():
                 handles.append(plt.Line2D([], [], color=_SPIKE, marker="v", linestyle="none", markersize=5))
                 names.append("predicted isolated eigenvalues")

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._arguments import checked
 from .._arrays import as_numbers
-from .._words import as_html
+from .._words import Drawn, as_html
 from ..equivalents import Coefficients, coefficients
 from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import GaussianMixture, MixtureStatistics
@@ -36,7 +36,7 @@ class Atom:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SpectralLaw:
+class SpectralLaw(Drawn):
     """The limiting law of the eigenvalues of a kernel matrix on n points, with its isolated eigenvalues.
 
     The bulk and the atom have total mass one; isolated eigenvalues are few and carry no mass.
