@@ -63,10 +63,11 @@ class TwinDisplay(Display):
             kernels_of(one, X[:1], X, kernels=(twin.kernel,))[twin.kernel] for one in (twin.deq, twin.plain)
         )
         scale = float(exact[0, 0])
-        relative = twin.bound is None or twin.certificate.kind == "uniform"
-        bound = twin.bound if relative else twin.bound / scale
-        found = (kernel[0] / scale for kernel in (exact, twin.kernel_matrix(X[:1], X), plain))
-        return cls(degrees, *found, bound, twin.deq.title)
+        bound = twin.bound
+        if bound is not None and twin.certificate.kind != "uniform":
+            bound = bound / scale
+        deq, own, layer = (kernel[0] / scale for kernel in (exact, twin.kernel_matrix(X[:1], X), plain))
+        return cls(degrees, deq, own, layer, bound, twin.deq.title)
 
     @property
     def error(self) -> float:
