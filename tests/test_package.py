@@ -256,5 +256,5 @@ def test_the_readme_of_the_package_page_has_no_link_that_leads_nowhere(monkeypat
     assert all(link.startswith(("https://", "#")) for link in links)
     given = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith(("http", "#"))]
     assert all((ROOT / link.partition("#")[0]).exists() for link in given)
-    assert f"({url}/raw/main/{next(link for link in given if link.endswith('png'))})" in shown or not url
+    assert f"({url}/raw/main/{next(link for link in given if link.endswith('svg'))})" in shown or not url
     assert len(links) >= len(given) or not url
