@@ -280,7 +280,7 @@ def draw(document: Document) -> dict[str, Figure]:
 
 
 STUDY = Study(
-    shows="kernel machines as they come beside tuned SVM, kernel ridge, Gaussian process, boosting, linear models",
+    shows="kernel machines beside tuned SVM, kernel ridge, Gaussian processes, boosting",
     quick="1 min",
     full="5 min on 16 cores with --jobs 16",
     points=points,
