@@ -12,6 +12,7 @@ from rich.table import Table
 from notsodeep.errors import NotSoDeepError
 
 from . import _runner
+from ._tables import TABLES
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,6 +62,12 @@ def _list() -> Table:
 def _report(name: str, document: _runner.Document, folder: Path) -> None:
     seconds = sum(point["seconds"] or 0.0 for point in document["points"].values())
     figures = sum(str(figure).endswith(".svg") for figure in document.get("figures", []))
+    if name in TABLES:
+        heads, rows = TABLES[name](document)
+        shown = Table(*heads, title=name, title_justify="left")
+        for row in rows:
+            shown.add_row(*row)
+        Console().print(shown)
     print(f"{name}: {len(document['points'])} points, {seconds:.1f} s, {figures} figures in {folder}")
 
 

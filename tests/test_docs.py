@@ -18,6 +18,7 @@ from docutils.utils.math import MathError
 from sphinx.ext.napoleon import NumpyDocstring
 from typer.main import get_command
 
+import notsodeep as nsd
 import surface
 from notsodeep.cli import app
 
@@ -31,7 +32,7 @@ def blocks(page: str) -> list[str]:
     return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p not in ("uniform.md", "tour.md") and blocks(p)])
+@pytest.mark.parametrize("page", [p for p in PAGES if p != "tour.md" and blocks(p)])
 def test_the_examples_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where they may leave files
     if page == "howto/cluster.md":
@@ -51,6 +52,8 @@ SMALLER = {
     "n=800": "n=160",
     "sample(800": "sample(160",
     "width=512": "width=64",
+    "n_features=30": "n_features=6",
+    "[:300]": "[:60]",
 }
 
 
@@ -138,8 +141,36 @@ def test_a_page_reads_on_a_code_host(page):
     assert [t for t in targets if not (page.parent / t).exists()] == []
     shown = re.sub(r"<details>.*?</details>", "", prose, flags=re.DOTALL)
     assert max((len(rows.splitlines()) for rows in re.findall(r"(?:^\|.*\n)+", shown, re.MULTILINE)), default=0) <= 20
-    tables = re.findall(r"<!-- table: (\w+) -->", text)
-    assert [name for name in tables if f'"{name}"' not in (DOCS / "pages.py").read_text()] == []
+    assert pages.filled(text) == text, "python docs/pages.py writes its tables anew"
+
+
+BOUNDS = re.findall(
+    r"^\| (\w+) \| ([\d.]+) \| (\S+) \((\d)\) \| (?:(\S+) \((\d)\)|refused) \|",
+    (DOCS / "one_layer.md").read_text(),
+    re.M,
+)
+QUICK = ("relu", "tanh", "softplus")
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(r, marks=() if r[0] in QUICK else pytest.mark.slow, id=r[0]) for r in BOUNDS]
+)
+def test_the_table_of_bounds_is_what_the_designs_have(row):
+    name, shown, *cells = row
+    sigma_a2 = 0.8 * nsd.DEQ(name, 0.01).limit
+    deq = nsd.DEQ(name, sigma_a2, 1 - sigma_a2)
+    assert f"{sigma_a2:.4g}" == shown
+    for kernel, bound, kinds in zip(("ck", "ntk"), cells[::2], cells[1::2], strict=True):
+        if bound:
+            twin = nsd.match_one_layer(deq, kernel=kernel)
+            assert (f"{twin.bound:.1e}", str(twin.kinds)) == (bound, kinds)
+        else:
+            with pytest.raises(nsd.errors.NotSoDeepError, match=r"within 0\.0001"):
+                nsd.match_one_layer(deq, kernel=kernel)
+
+
+def test_the_table_of_bounds_is_read():
+    assert len(BOUNDS) == 14
 
 
 SOURCE = ROOT / "src" / "notsodeep"

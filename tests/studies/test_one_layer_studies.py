@@ -5,11 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from study_tables import (
-    one_layer_accuracy_table,
-    one_layer_bounds_table,
-    one_layer_speed_table,
-)
 
 import notsodeep as nsd
 from helpers import ulps
@@ -18,6 +13,7 @@ from studies._data import load
 from studies._learners import Learner, Limit
 from studies._readouts import Candidate, score
 from studies._runner import QUICK
+from studies._tables import one_layer_accuracy_table, one_layer_bounds_table
 from studies.one_layer_lazy import LazyRun
 
 
@@ -136,10 +132,6 @@ def test_tables_say_what_is_stored() -> None:
     heads, rows = one_layer_accuracy_table({"points": points})
     assert heads == ["data", "activation", "width", "DEQ", "one layer"]
     assert rows == [["MNIST", "ReLU", "1,024", "85.00", "+1.00 ± 1.00"]]
-    cell = {"forward_ms": {"one layer": 2.0, "DEQ": 8.0}, "forward: DEQ / one layer": 4.0}
-    heads, rows = one_layer_speed_table({"seconds": 1.0, "tanh, width 1024": cell})
-    assert rows == [["tanh", "1,024", "one layer", "2", "", "4.0", "", ""]]
-    assert len(heads) == len(rows[0])
     settings = {"activation": "tanh", "kernel": "ck", "share": 0.8, "sigma_a2": 0.2, "norms": [0.5, 1.5], "kinds": 2}
     bounds = [{"kinds": 1, "bound": 1e-2, "seen": 9e-3}, {"kinds": 2, "bound": 2e-5, "seen": 1e-5}]
     points = {"": {"settings": settings, "numbers": {"rows": bounds}}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import tomllib
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from studies import __main__ as command
 from studies import _runner
 from studies._runner import Point, Setup, Study, draw, read_document, run
 from studies._style import INK
+from studies._tables import TABLES
 
 HERE = Path(_runner.__file__).parent
 
@@ -136,7 +138,9 @@ def test_the_command_lists_and_runs_the_studies(tmp_path, capsys, monkeypatch):
         assert name in said
         assert _runner.study(name).shows in said
     assert command.main(["sphere", "--quick", "--output", str(tmp_path)]) == 0
-    assert "2 points" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 points" in said
+    assert "quadratic" in said  # the table
 
 
 def test_a_study_without_its_data_says_so(tmp_path, capsys):
@@ -173,3 +177,11 @@ def test_the_wheel_has_nothing_of_the_studies():
     targets = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
     assert targets["wheel"] == {"packages": ["src/notsodeep"]}
     assert "studies" in targets["sdist"]["include"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_table_that_a_study_prints_has_a_cell_for_every_heading(name):
+    document = json.loads((Path(__file__).parents[2] / "results" / name / "full.json").read_text())
+    heads, rows = TABLES[name](document)
+    assert rows
+    assert {len(row) for row in rows} == {len(heads)}

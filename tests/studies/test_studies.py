@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from study_tables import accuracy_table
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
@@ -18,6 +17,7 @@ from studies._data import load
 from studies._readouts import noisy, train_readouts
 from studies._runner import QUICK, run
 from studies._spectra import histograms, sample, thumbnail
+from studies._tables import accuracy_table
 
 # ---- batched readouts ------------------------------------------------------------------------------------------
 

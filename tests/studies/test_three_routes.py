@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from study_tables import routes_table
 
 import notsodeep as nsd
 from helpers import ulps
 from studies import three_routes
 from studies._runner import QUICK, read_document, run
+from studies._tables import routes_table
 from studies.three_routes import RIDGE, ROUTES, RouteSize, compare_route, prepare, route_twin
 
 SIZE = RouteSize(train=150, test=100, width=64, seeds=2)

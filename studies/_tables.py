@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from studies._measure import standard_error
-from studies._readouts import ACTIVATIONS
-from studies._style import Document, word
-from studies.accuracy import MODELS, PUBLISHED, REPORTED, Reported, accuracy_curves
+from ._measure import standard_error
+from ._readouts import ACTIVATIONS
+from ._style import Document, phrase, word
+from .accuracy import MODELS, PUBLISHED, REPORTED, Reported, accuracy_curves
 
 Table = tuple[list[str], list[list[str]]]
 
@@ -132,19 +132,27 @@ def one_layer_lazy_table(document: Document) -> Table:
     return [*heads, "distance of the outputs", "from infinite width"], rows
 
 
-def one_layer_speed_table(document: Document) -> Table:
-    """How many times longer a DEQ takes, by our solver and by the fastest of torchdeq's."""
-    cells = {key: value for key, value in document.items() if isinstance(value, Mapping) and "forward_ms" in value}
-    rows = []
-    for key, cell in cells.items():
-        name, width = key.split(", width ")
-        for twin in (k for k in cell["forward_ms"] if k.startswith(("one layer", "plain layer"))):
-            ratios = [
-                cell.get(f"{kind}: {whom} / {twin}")
-                for kind in ("forward", "training")
-                for whom in ("fastest torchdeq", "DEQ")
-            ]
-            first = [word(name), f"{int(width):,}", twin, f"{cell['forward_ms'][twin]:.3g}"]
-            rows.append([*first, *("" if ratio is None else f"{ratio:.1f}" for ratio in ratios)])
-    heads = ["activation", "width", "network", "its forward pass, ms", "torchdeq, forward", "our DEQ, forward"]
-    return [*heads, "torchdeq, training step", "our DEQ, training step"], rows
+def distances_table(document: Document) -> Table:
+    """How far twins and equivalents are from exact kernels, in the papers' figures."""
+    found = {key: point["numbers"]["distances"] for key, point in document["points"].items()}
+    rows = [
+        [phrase(key), phrase(label), *(f"{v:.3g}" for v in numbers.values())]
+        for key, distances in found.items()
+        for label, numbers in distances.items()
+    ]
+    first = next(iter(next(iter(found.values())).values()))
+    return ["point", "form", *first], rows
+
+
+TABLES: dict[str, Callable[[Document], Table]] = {
+    "accuracy": accuracy_table,
+    "eigenvalues": distances_table,
+    "kernels": distances_table,
+    "one_layer": lambda document: one_layer_bounds_table(document, 0.8),
+    "one_layer_accuracy": one_layer_accuracy_table,
+    "one_layer_lazy": one_layer_lazy_table,
+    "one_layer_width": one_layer_width_table,
+    "sphere": distances_table,
+    "three_routes": routes_table,
+}
+"""The tables that the command prints, by study."""
