@@ -26,5 +26,5 @@ options = nsd.nn.ReplaceOptions(steps=800)
 fast = nsd.replace(model, X[:1000], calibration=X[1000:], disagreement=0.01, options=options)
 print(fast)
 
-fast.plot()
+fast.plot().ax_.set_title("The smaller the promise, the more rows the DEQ answers")
 plt.show()
