@@ -89,8 +89,8 @@ class Learned(NamedTuple):
         """Say what the features are worth."""
         share = float(np.diag(self.features)[:5].sum() / np.trace(self.features))
         return (
-            f"A machine that learns its features puts {share:.1%} of them on the 5 of {len(self.names)} columns that "
-            f"matter: R2 rises from {self.plain:.2f} to {self.learned:.2f} on fresh rows."
+            f"A machine that learns its features puts {share:.1%} of its weight on the 5 of {len(self.names)} columns "
+            f"that matter: R2 rises from {self.plain:.2f} to {self.learned:.2f} on fresh rows."
         )
 
 
@@ -185,10 +185,10 @@ def draw(shown: Shown) -> Figure:
     nsd.plots.TwinDisplay.from_twin(matched.twin).plot(kernel)
     nsd.plots.FeaturesDisplay(learned.features, learned.names).plot(table, top=len(learned.names))
     known = trained.replacement.certificate
-    answered = f"{trained.answered:.0%} of fresh rows; differs on {trained.differs:.1%}, "
+    answered = f"answers {trained.answered:.0%} of fresh rows, differs on {trained.differs:.1%} "
     steps = f"{mean(trained.proof.steps):.1f} steps instead of {mean(trained.solver_steps):.1f}; "
     told = {
-        "A small student answers for a trained DEQ": f"{answered}promised: at most {known.disagreement:.0%}",
+        "A small student answers for a trained DEQ": f"{answered}(promised: at most {known.disagreement:.0%})",
         "The trained DEQ stops once its class is proven": f"{steps}{trained.same:.0%} of the classes are the same",
         "One layer has the kernel of an untrained DEQ": f"no error above {matched.twin.bound:.1e} of the diagonal",
         "A kernel machine learns which columns matter": f"R2 on fresh rows {learned.learned:.2f}, without features "

@@ -214,6 +214,7 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
             _drawn(nsd.plots.LearningDisplay.from_curve),
             lambda: {"curve": estimate},
         ),
+        "TwinDisplay.from_twin": (_drawn(nsd.plots.TwinDisplay.from_twin), lambda: {"twin": nsd.match_one_layer(relu)}),
         "LearningDisplay.plot": (_drawn(nsd.plots.LearningDisplay.from_curve(curve).plot), dict),
     }
     return table_of

@@ -13,6 +13,7 @@ from notsodeep.errors import CertificationError, InvalidInputError
 from notsodeep.nn.certify import (
     Certificate,
     Measured,
+    certify,
     check_promise,
     check_rows,
     compare_samples,
@@ -92,6 +93,21 @@ def test_a_stricter_promise_never_covers_more() -> None:
     assert accepted == sorted(accepted)
     accepted = [last_threshold(rows, GRID, 1.0 - confidence, 0.01)[1] for confidence in (0.999, 0.95, 0.6)]
     assert accepted == sorted(accepted)
+
+
+def test_the_curve_says_what_other_promises_would_have_had() -> None:
+    """A promise reaches the last threshold before the first whose limit of Clopper and Pearson lies above it."""
+    rows = draw(np.random.default_rng(4), 2000)
+    record = {"distilled": 10, "chosen": 10, "student_disagreement": 0.1, "rungs": [("margin", 0.0, 1.0)]}
+    found = certify(rows, GRID, (0.02, 0.95), **record)
+    score, differs = rows.scores[:, 0], rows.losses[:, 0]
+    limits = [upper_limit(int(differs[score >= t].sum()), 2000, 0.95) for t in GRID[::-1]]
+    covered = [float((score >= t).mean()) for t in GRID[::-1]]
+    for allowed, coverage in found.curve:
+        passed = [limit <= allowed for limit in [*limits, 2.0]].index(False)
+        assert coverage == (covered[passed - 1] if passed else 0.0)
+    assert dict(found.curve)[0.02] == found.coverage
+    assert found.curve[0][1] < found.coverage < found.curve[-1][1]
 
 
 @pytest.mark.parametrize("allowed", [0.5, 0.02, 0.001])

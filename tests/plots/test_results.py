@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 
@@ -78,5 +79,7 @@ def test_a_certificate_without_a_curve_shows_its_promise() -> None:
     known = nsd.nn.Certificate(0.01, 0.95, 0.9, 600, 150, 500, 1, 0.03, [("margin", 2.5, 0.9)], "bets")
     ax = nsd.plots.ReplacementDisplay(known).plot().ax_
     assert ax.lines[1].get_xydata().tolist() == [[1.0, 90.0]]
-    with pytest.raises(InvalidInputError, match="pairs of shares"):
-        nsd.nn.Certificate(0.01, 0.95, 0.9, 600, 150, 500, 1, 0.03, [("margin", 2.5, 0.9)], "bets", curve=[(2.0, 0.1)])
+    wrong = (([(2.0, 0.1)], "pairs of shares"), ([(0.1,)], "pairs of shares"), ([1], "a sequence of numbers"))
+    for curve, words in wrong:
+        with pytest.raises(InvalidInputError, match=words):
+            dataclasses.replace(known, curve=curve)

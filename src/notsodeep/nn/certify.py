@@ -107,10 +107,9 @@ class Certificate:
             if number is not None and not 0.0 < number < math.inf:
                 raise InvalidInputError(f"tolerance and share must be positive numbers, got {number!r}")
         object.__setattr__(self, "rungs", rungs)
-        curve = np.array([tuple(pair) for pair in self.curve], dtype=float).reshape(-1, 2)
-        if not ((curve >= 0.0) & (curve <= 1.0)).all():
+        object.__setattr__(self, "curve", finite("curve", self.curve, depth=2))
+        if not all(len(pair) == 2 and 0.0 <= min(pair) <= max(pair) <= 1.0 for pair in self.curve):
             raise InvalidInputError(f"a curve holds pairs of shares between 0 and 1, got {self.curve!r:.80}")
-        object.__setattr__(self, "curve", tuple(map(tuple, curve.tolist())))
 
     @property
     def fall_through(self) -> int:

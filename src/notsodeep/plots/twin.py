@@ -64,10 +64,10 @@ class TwinDisplay(Display):
         )
         scale = float(exact[0, 0])
         bound = twin.bound
-        if bound is not None and twin.certificate.kind != "uniform":
-            bound = bound / scale
-        deq, own, layer = (kernel[0] / scale for kernel in (exact, twin.kernel_matrix(X[:1], X), plain))
-        return cls(degrees, deq, own, layer, bound, twin.deq.title)
+        if bound is not None and twin.certificate.kind == "sphere":  # its bound is absolute
+            bound /= scale
+        deq, own, other = (kernel[0] / scale for kernel in (exact, twin.kernel_matrix(X[:1], X), plain))
+        return cls(degrees, deq, own, other, bound, twin.deq.title)
 
     @property
     def error(self) -> float:
