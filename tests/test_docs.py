@@ -159,7 +159,7 @@ def test_the_table_of_bounds_is_what_the_designs_have(row):
     name, shown, *cells = row
     sigma_a2 = 0.8 * nsd.DEQ(name, 0.01).limit
     deq = nsd.DEQ(name, sigma_a2, 1 - sigma_a2)
-    assert f"{sigma_a2:.4g}" == shown
+    assert f"{round(sigma_a2, 4):g}" == shown
     for kernel, bound, kinds in zip(("ck", "ntk"), cells[::2], cells[1::2], strict=True):
         if bound:
             twin = nsd.match_one_layer(deq, kernel=kernel)
