@@ -194,22 +194,6 @@ def test_the_tour_of_the_source_names_what_exists():
         assert not name or re.search(rf"^\s*(?:def|class) {name}\b", source, flags=re.MULTILINE), (file, name)
 
 
-COUNT = """
-import sys, numpy as np, notsodeep as nsd
-X, deq, files = np.random.default_rng(0).standard_normal((60, 20)) / 20**0.5, nsd.DEQ("tanh", sigma_a2=0.2), set()
-nsd.ntk  # imported before anything is counted
-sys.setprofile(lambda frame, event, argument: files.add(frame.f_code.co_filename))
-nsd.ntk(deq, X)
-sys.setprofile(None)
-print(*sorted(file for file in files if file.startswith(nsd.__file__.removesuffix("__init__.py"))))
-"""
-
-
-def test_a_kernel_of_sixty_rows_passes_few_files():
-    run = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
-    assert len(run.stdout.split()) <= 14, run.stdout
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The pages as they are built, but for the runs of the gallery, which tests/test_examples.py makes."""
