@@ -54,7 +54,7 @@ def ck(
     out : array of shape (n, m), optional
         The result is written here, for instance into a memory map.
     progress : bool, optional
-        Whether a bar is shown; by default only on a terminal and only if the work takes long.
+        Whether a bar is shown; by default on a terminal or in a notebook, if the work takes long.
 
     Returns
     -------
