@@ -146,3 +146,18 @@ def test_invalid_sample_sizes():
         mix.sample(-2)
     with pytest.raises(InvalidInputError, match="p >= 9"):
         nsd.GaussianMixture.two_class(8)
+
+
+def test_a_mixture_from_data_is_that_of_its_classes():
+    truth = nsd.GaussianMixture([[3.0, 0.0, 0.0], [0.0, -2.0, 0.0]], [1.0, np.array([1.0, 2.0, 4.0])], weights=[3, 1])
+    X, y = truth.sample(8000, seed=0)
+    found = nsd.GaussianMixture.from_data(X, np.array(["b", "a"])[y])  # sorted by name
+    size = tolerance(samples=2000)
+    np.testing.assert_allclose(found.weights, [0.25, 0.75], rtol=0, atol=tolerance())
+    np.testing.assert_allclose(found.means, truth.means[::-1], rtol=0, atol=2.0 * size)  # of deviations up to two
+    for mine, theirs in zip(found.covariances, truth.covariances[::-1], strict=True):
+        assert abs(mine.trace() - theirs.trace()) <= 6.0 * size  # variances up to four, whose errors add up
+    one = nsd.GaussianMixture.from_data(X[:3])  # fewer rows than make a full covariance
+    assert one.classes == 1
+    with pytest.raises(InvalidInputError, match="two rows"):
+        nsd.GaussianMixture.from_data(X[:3], [0, 0, 1])

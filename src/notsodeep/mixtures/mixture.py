@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._arguments import checked
+from .._arrays import as_labels, as_rows
 from .._words import as_html
 from ..errors import InvalidInputError
 from .covariances import Covariance, covariance, floats
@@ -67,6 +68,26 @@ class GaussianMixture:
         means = np.zeros((2, p))
         means[0, 0] = means[1, 8] = mu
         return GaussianMixture(means, [1.0, 1.0 + cov / np.sqrt(p)])
+
+    @staticmethod
+    def from_data(X: Any, y: Any = None) -> GaussianMixture:
+        """Return the mixture with the class means, covariances and shares of rows X, (n, p), with labels y.
+
+        Covariances are shrunk towards a multiple of the identity as Ledoit and Wolf (2004) propose, so that they are
+        positive definite for few rows, too. Without labels the data is one class.
+        """
+        from sklearn.covariance import ledoit_wolf  # half a second that other mixtures need not wait for
+
+        rows = as_rows(X, "X", least=2).double().cpu().numpy()
+        labels = np.zeros(len(rows)) if y is None else as_labels(y, len(rows))
+        names, codes = np.unique(labels, return_inverse=True)
+        groups, root = [rows[codes == a] for a in range(len(names))], np.sqrt(rows.shape[1])
+        if min(map(len, groups)) < 2:
+            raise InvalidInputError("every class needs at least two rows for a covariance; drop or merge small classes")
+        covariances = [ledoit_wolf(root * group)[0] for group in groups]
+        return GaussianMixture(
+            [root * group.mean(0) for group in groups], covariances, [len(group) for group in groups]
+        )
 
     @property
     def p(self) -> int:

@@ -143,7 +143,9 @@ class Model(nn.Module):
     def extra_repr(self) -> str:
         """Return what ``print`` shows between the brackets."""
         sizes = f"in_features={self.in_features}, width={self.width}, out_features={self.out_features}"
-        return f"{self.spec!r}, {sizes}, kernel={self.kernel!r}, parametrisation={self.parametrisation!r}"
+        trained = {"ck": "the readout alone", "ntk": "all weights", "ntk_frozen": "all but the input weights"}
+        told = f"kernel={self.kernel!r} (trains {trained[self.kernel]})"
+        return f"{self.spec!r}, {sizes}, {told}, parametrisation={self.parametrisation!r}"
 
 
 class Gaussian:
