@@ -49,6 +49,7 @@ def test_convolutional_kernels_are_computed_by_workers(client):
     assert np.allclose(there.decision_function(X[:9]), here.decision_function(X[:9]), rtol=0, atol=EQUAL)
 
 
+@pytest.mark.slow
 def test_weighted_regression_and_processes_agree(client, data):
     X, _, new = data
     y, w = np.sin(3 * X[:, :2]), np.linspace(0.0, 2.0, len(X))

@@ -13,12 +13,12 @@ CASES = [
     ("equivalents", 0, 200),
     *(("laws", first, 8) for first in range(0, 16, 8)),
     ("cli", 0, 8),
-    ("files", 0, 100),
-    ("documents", 0, 200),
-    ("machines", 0, 5),
+    ("files", 0, 40),
+    ("documents", 0, 50),
+    ("machines", 0, 3),
     ("derivatives", 0, 12),
     ("arguments", 0, 40),
-    ("certificates", 12, 6),
+    ("certificates", 12, 3),
 ]
 
 

@@ -92,6 +92,7 @@ def test_its_gradients_have_the_kernel_of_finite_width(pool):
     torch.testing.assert_close(nsd.finite_ck(model.spec, X, width=5, seed=3), features @ features.mT, **CLOSE)
 
 
+@pytest.mark.slow
 def test_kernels_of_finite_width_approach_the_exact_ones():
     spec = nsd.ConvDEQ("relu", 0.2, 0.8, 0.1, image=(1, 4, 3))
     X = np.random.default_rng(0).standard_normal((4, 12)) * 0.5

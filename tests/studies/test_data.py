@@ -89,6 +89,7 @@ def server(tmp_path) -> Iterator[str]:
     httpd.server_close()
 
 
+@pytest.mark.slow
 def test_downloads_are_checked_and_kept(tmp_path, server, monkeypatch):
     arrays = write_mnist(tmp_path / "there")
     for name in ("here", "elsewhere"):

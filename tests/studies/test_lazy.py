@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
+import pytest
 
 from studies import lazy
 
 
+@pytest.mark.slow
 def test_wide_networks_learn_what_is_predicted() -> None:
     narrow, wide = (lazy.learned(width, "sgd", "ntk", "relu", p=60, n=80, steps=20, seed=0) for width in (8, 256))
     assert wide["kernel"] < 0.1 < narrow["kernel"]
