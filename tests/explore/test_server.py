@@ -149,6 +149,8 @@ def test_it_ends_with_an_interrupt():
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "notsodeep", "explore", "--no-browser"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # a shell that starts the tests in the background lets them, and all that they start, ignore an interrupt
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     assert "http://127.0.0.1:" in process.stdout.readline()
     process.stdout.readline()
