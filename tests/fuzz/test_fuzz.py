@@ -37,6 +37,8 @@ def test_random_cases_hold_or_are_refused(kind: str, first: int, count: int) -> 
         ("laws", 1709),
         ("laws", 7000301),
         ("kernels", 7000197),
+        ("kernels", 91000995),
+        ("arguments", 91000076),
     ],
 )
 def test_cases_that_once_failed(kind: str, seed: int) -> None:

@@ -259,8 +259,8 @@ class Layer:
             return self.closed(self.qx, self.qy, lam)
         if self.phi.piecewise_linear:
             return self._linear_pieces(lam)
-        # small variances have short series
-        if self.mixed is not None and float(torch.maximum(self.qx, self.qy).max()) > LIMITS.mixed_variance:
+        # small variances have short series, and products of variances must be numbers
+        if self.mixed is not None and LIMITS.mixed_variance < float(torch.maximum(self.qx, self.qy).max()) < 1e150:
             return self.mixed(self.variance_x, self.variance_y, lam)
         return self.expectation("value", "value", lam), self.expectation("slope", "slope", lam)
 

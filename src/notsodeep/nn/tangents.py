@@ -385,6 +385,11 @@ def as_batch(X: Any, name: str, like: Tensor) -> Tensor:
     return rows.detach().to(like.device, like.dtype)
 
 
+def _are_names(given: Any) -> bool:
+    """Return whether this is a name, or a collection of names."""
+    return isinstance(given, str) or (isinstance(given, Collection) and all(isinstance(one, str) for one in given))
+
+
 def chosen(model: nn.Module, parameters: Parameters = None) -> Leaves:
     """Return the parameters that are asked for, by name; those that train unless asked otherwise."""
     every: dict[str, Tensor] = dict(model.named_parameters())
@@ -393,7 +398,7 @@ def chosen(model: nn.Module, parameters: Parameters = None) -> Leaves:
     if parameters is None:
         found = {name: p for name, p in every.items() if p.requires_grad}
         reason = "every parameter is frozen (requires_grad=False); thaw some, or name them with parameters="
-    elif not (callable(parameters) or isinstance(parameters, str | Collection)):
+    elif not callable(parameters) and not _are_names(parameters):
         raise InvalidInputError(f"parameters must be names, patterns or a function of a name, got {shown(parameters)}")
     else:
         patterns = [] if callable(parameters) else [parameters] if isinstance(parameters, str) else list(parameters)
