@@ -45,7 +45,7 @@ class Explorer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The address of the page, with its token."""
         return f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
     def section(self, query: str) -> Any:

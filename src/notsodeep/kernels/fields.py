@@ -51,7 +51,7 @@ class FieldMaps:
         return both
 
     def own(self, q: Tensor) -> Both:
-        """The same for images with themselves."""
+        """E[phi^2] and E[phi'^2] at the variances of images with themselves."""
         return self.form(q, q, q)
 
 

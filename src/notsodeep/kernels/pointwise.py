@@ -96,16 +96,19 @@ def _tracked_square(phi: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
     return mean_square(phi, "value", q), _response(phi, "value", q.detach())
 
 
-def check_gap(fixed: FixedPoint, gap: Tensor) -> None:
-    """Refuse gaps 1 - sigma_a2 E[phi' phi'] that are not positive: the NTK diverges there."""
-    if bool((gap <= 0).any()):
-        raise ConvergenceError(
-            f"the NTK of {fixed.network!r} diverges on this data: "
-            f"sigma_a2 E[phi' phi'] reaches {float((1.0 - gap).max()):.4g} >= 1"
-        )
+class TensorDomain(Domain):
+    """Tensors: tangents that diverge can be seen."""
+
+    def check_gap(self, fixed: FixedPoint, gap: Tensor) -> None:
+        """Refuse gaps 1 - sigma_a2 E[phi' phi'] that are not positive: the NTK diverges there."""
+        if bool((gap <= 0).any()):
+            raise ConvergenceError(
+                f"the NTK of {fixed.network!r} diverges on this data: "
+                f"sigma_a2 E[phi' phi'] reaches {float((1.0 - gap).max()):.4g} >= 1"
+            )
 
 
-class PairDomain(Domain):
+class PairDomain(TensorDomain):
     """Pairs of inputs as flat tensors; points are the two variances."""
 
     def layer(self, phi: Activation, points: Sequence[Tensor]) -> Any:
@@ -135,12 +138,8 @@ class PairDomain(Domain):
             lam = lam - residual / rate.detach()
         return lam
 
-    def check_gap(self, fixed: FixedPoint, gap: Tensor) -> None:
-        """Refuse tangents that diverge."""
-        check_gap(fixed, gap)
 
-
-class DiagonalDomain(Domain):
+class DiagonalDomain(TensorDomain):
     """Inputs with themselves: the covariance is the variance, and there are no other points."""
 
     def layer(self, phi: Activation, points: None) -> LayerMaps:
@@ -160,10 +159,6 @@ class DiagonalDomain(Domain):
     def solve(self, fixed: FixedPoint, cell: Any, points: None, state: KernelState) -> Tensor:
         """Solve the equation of the variances."""
         return equilibrium_variance(fixed.network, state.covariance)
-
-    def check_gap(self, fixed: FixedPoint, gap: Tensor) -> None:
-        """Refuse tangents that diverge."""
-        check_gap(fixed, gap)
 
 
 class _Noted(DiagonalDomain):

@@ -35,7 +35,7 @@ from ..networks import DEQ, Kernel
 from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps
 from ._limits import LIMITS
 from .plane import polar_grid
-from .pointwise import KernelSpec, check_gap, equilibrium_variance, mean_square, solve_covariance
+from .pointwise import KernelSpec, TensorDomain, equilibrium_variance, mean_square, solve_covariance
 
 R = TypeVar("R")
 
@@ -321,7 +321,7 @@ class NearSeries:
         return KernelSpec(self.deq, tuple(kernels), None).run(_Near(layer), own, nx * ny * r)
 
 
-class _Near(Domain):
+class _Near(TensorDomain):
     """Entries whose variances and whose layer at equilibrium are known."""
 
     def __init__(self, known: _Entries) -> None:
@@ -341,10 +341,6 @@ class _Near(Domain):
     def solve(self, fixed: FixedPoint, cell: Any, points: Sequence[Tensor], state: KernelState) -> Tensor:
         """Solve the equation of the covariances."""
         return solve_covariance(fixed.network, cell, fixed.drive(state.covariance), product_root(*points))
-
-    def check_gap(self, fixed: FixedPoint, gap: Tensor) -> None:
-        """Refuse tangents that diverge."""
-        check_gap(fixed, gap)
 
 
 def near_series(deq: Any, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:

@@ -24,10 +24,10 @@ from ..errors import NotSoDeepError, log
 from ..gaussian import hermite_coefficients
 from ..gaussian.rule import BLOCK, may_share
 from ..networks import KERNELS, Kernel, Network, check_kernels
-from ..networks.nodes import Cell, Domain, FixedPoint, KernelState, LayerMaps, equation
+from ..networks.nodes import Cell, FixedPoint, KernelState, LayerMaps, equation
 from ._limits import LIMITS
 from .expectations import Layer
-from .pointwise import KernelSpec, OnDiagonal, check_gap, equilibrium_variance, largest_rounded, mean_square
+from .pointwise import KernelSpec, OnDiagonal, TensorDomain, equilibrium_variance, largest_rounded, mean_square
 from .table import NormScale, NormSeries, Table, correlations_of, product_root, rough_correlations
 
 
@@ -323,7 +323,7 @@ class Unresolved(Exception):
     """A layer that no short series in the angle reproduces on the grid."""
 
 
-class _Nodes(Domain):
+class _Nodes(TensorDomain):
     """All pairs of some norms at common cosines, (pairs, cosines); points are the variances at the norms."""
 
     def __init__(self, pairs: Tensor, tolerance: float) -> None:
@@ -363,10 +363,6 @@ class _Nodes(Domain):
             raise Unresolved
         _check_range(cell, lam)
         return lam
-
-    def check_gap(self, fixed: FixedPoint, gap: Tensor) -> None:
-        """Refuse tangents that diverge."""
-        check_gap(fixed, gap)
 
 
 def _check_range(cell: Any, lam: Tensor) -> None:
