@@ -35,7 +35,7 @@ def blocks(page: str) -> list[str]:
 @pytest.mark.parametrize("page", [p for p in PAGES if p != "tour.md" and blocks(p)])
 def test_the_examples_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where they may leave files
-    if page == "howto/cluster.md":
+    if page == "howto/large.md":
         pytest.importorskip("distributed.client")
     if page == "howto/torchdeq.md":
         pytest.importorskip("torchdeq")
