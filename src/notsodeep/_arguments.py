@@ -1,11 +1,15 @@
-"""Arguments are checked against their annotations: beartype knows types, this module knows numbers and sentences."""
+"""The boundary of public functions: arguments are checked once against their annotations, and settings kept out.
+
+beartype knows types; this module knows numbers and sentences.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -31,8 +35,11 @@ class Kind(NamedTuple):
     convert: Callable[[Any], Any] = lambda value: value
 
 
-def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with a check of its arguments, which converts numbers and flags to Python's own."""
+def checked(function: Callable[P, R], *, isolated: bool = False) -> Callable[P, R]:
+    """Return the function with a check of its arguments, which converts numbers and flags to Python's own.
+
+    With ``isolated`` it does not depend on the caller's autocast and default device, either.
+    """
     refusal = ActivationError if ".activations" in function.__module__ else InvalidInputError
     order = function.__code__.co_varnames[: function.__code__.co_argcount]
     unpacks = any(str(note).startswith("Unpack[") for note in function.__annotations__.values())
@@ -46,8 +53,38 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             _refuse_unknown("arguments", kwargs, kinds)
         plain = [_plain(name, value, kinds.get(name, ()), refusal) for name, value in zip(order, args, strict=False)]
         named = {name: _plain(name, value, kinds.get(name, ()), refusal) for name, value in kwargs.items()}
-        with np.errstate(divide="warn", over="warn", invalid="warn", under="ignore"):  # whatever the caller has set
+        errors = np.errstate(divide="warn", over="warn", invalid="warn", under="ignore")  # whatever the caller has set
+        with errors, isolation() if isolated else contextlib.nullcontext():
             return function(*plain, *args[len(order) :], **named)  # type: ignore[arg-type]
+
+    return inside
+
+
+@contextlib.contextmanager
+def isolation() -> Iterator[None]:
+    """Compute without autocast, on the processor unless a tensor says otherwise; ``@isolation()`` is a decorator."""
+    with contextlib.ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.empty(0).device.type != "cpu":  # quicker than torch.get_default_device()
+            stack.enter_context(torch.device("cpu"))
+        yield
+
+
+def isolated_settings(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function with its arguments checked, and independent of autocast and of the default device."""
+    return checked(function, isolated=True)
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function as one that ``torch.compile`` calls and does not look into."""
+
+    @functools.wraps(function)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():  # asked for only then: the compiler takes two seconds to load
+            return torch.compiler.disable(function)(*args, **kwargs)
+        return function(*args, **kwargs)
 
     return inside
 

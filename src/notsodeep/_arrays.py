@@ -1,22 +1,16 @@
-"""The validator of arrays, the conversion of results to the caller's type, and the guard against ambient settings."""
+"""The validator of arrays, and the conversion of results to the caller's type."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ._arguments import checked, shown
+from ._arguments import shown
 from .errors import InvalidInputError
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
 
 # ---- rows ------------------------------------------------------------------------------------------------
 
@@ -200,41 +194,3 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
     if a.device.type == b.device.type == "cpu":
         return np.may_share_memory(a.detach().numpy(), b.detach().numpy())
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
-
-
-# ---- settings --------------------------------------------------------------------------------------------
-
-
-def isolated_settings(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with its arguments checked, and independent of autocast and of the default device."""
-    given = checked(function)
-
-    @functools.wraps(function)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _isolation():
-            return given(*args, **kwargs)
-
-    return inside
-
-
-def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function as one that ``torch.compile`` calls and does not look into."""
-
-    @functools.wraps(function)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():  # asked for only then: the compiler takes two seconds to load
-            return torch.compiler.disable(function)(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    return inside
-
-
-@contextlib.contextmanager
-def _isolation() -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        if torch.empty(0).device.type != "cpu":  # quicker than torch.get_default_device()
-            stack.enter_context(torch.device("cpu"))
-        yield

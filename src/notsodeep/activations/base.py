@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arguments import finite, shown
-from .._arrays import isolated_settings
+from .._arguments import finite, isolated_settings, shown
 from .._caches import cached
 from .._files import parsed
 from ..errors import ActivationError, InvalidInputError, SerialisationError

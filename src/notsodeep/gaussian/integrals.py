@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arrays import isolated_settings
+from .._arguments import isolated_settings
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.base import gaps
 from .rule import as_scales, beyond, check_ends, finite, normal_density, portions

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arguments import positive_int, shown
-from .._arrays import as_numbers, isolated_settings
+from .._arguments import isolated_settings, positive_int, shown
+from .._arrays import as_numbers
 from .._caches import cached
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.forms import Function

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arrays import isolated_settings
+from .._arguments import isolation
 from ..activations import Activation
 from ..gaussian import hermite_coefficients
 from ..networks import Kernel, Network, check_kernel
@@ -150,7 +150,7 @@ class PairAverages:
 # ---- derivatives at given pairs ---------------------------------------------------------------------------
 
 
-@isolated_settings
+@isolation()
 def kernel_derivatives(
     network: Network,
     kernel: Kernel,

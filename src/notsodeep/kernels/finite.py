@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arguments import positive_int, whole_seed
-from .._arrays import as_rows, isolated_settings, like, same_columns
+from .._arguments import isolated_settings, positive_int, whole_seed
+from .._arrays import as_rows, like, same_columns
 from .._equilibrium import SolverOptions, solve_equilibrium
 from .._maps import Averages, Convolution, Product
 from .._progress import track

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .._arrays import uncompiled
+from .._arguments import uncompiled
 from ..errors import InvalidInputError
 
 Inputs = Sequence[Tensor | None]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._arrays import isolated_settings
+from .._arguments import isolation
 from .._caches import cached
 from ..activations import Activation, Affine
 from ..errors import ConvergenceError, InvalidInputError
@@ -326,7 +326,7 @@ def _refuse_divergence(deq: DEQ, tau0: float | None, name: str, rate: float) -> 
         )
 
 
-@isolated_settings
+@isolation()
 def network_jets(
     network: Network, tau0: float, kernels: Sequence[Kernel], rates: Sequence[float] | None = None
 ) -> dict[Kernel, KernelJet]:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arguments import checked
-from .._arrays import as_rows, bad_row, check_target, isolated_settings, like, same_columns, squared_norms
+from .._arguments import checked, isolated_settings, isolation
+from .._arrays import as_rows, bad_row, check_target, like, same_columns, squared_norms
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import KERNELS, Convolutional, Kernel, Network
 from .convolution import fill_convolutional
@@ -114,7 +114,7 @@ def _one_kernel(network: Any, X: Any, Y: Any, kernel: Kernel, *, out: Any, **opt
     return kernels_of(network, X, Y, kernels=(kernel,), out=None if out is None else {kernel: out}, **options)[kernel]
 
 
-@isolated_settings
+@checked
 def kernels_of(
     network: Network | Convolutional,
     X: Any,
@@ -168,7 +168,7 @@ def kernels_of(
     return {k: out[k] if out is not None else like(v, X) for k, v in zip(names, result, strict=True)}
 
 
-@isolated_settings
+@isolation()
 def _matrices(
     network: Network | Convolutional, asked: Any, out: Any, progress: bool | None, X: Any, Y: Any, *variances: Any
 ) -> tuple[Tensor, ...]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .._arrays import isolated_settings
+from .._arguments import isolation
 from .._chebyshev import nodes, series_sum, to_coefficients
 from .._fixed_point import newton
 from ..activations import Activation
@@ -276,6 +276,7 @@ def _response(phi: Activation, part: Literal["value", "slope"], q: Tensor) -> Te
     return _distinct(q, inner)
 
 
+@isolation()
 def pairwise(
     network: Network,
     sx: Tensor,
@@ -289,6 +290,7 @@ def pairwise(
     return KernelSpec.of(network, kernels, learning_rates, check).pairwise(sx, sy, dot)
 
 
+@isolation()
 def diagonal(
     network: Network,
     s: Tensor,
@@ -329,7 +331,6 @@ class KernelSpec:
         """Compute these kernels in a domain, from the variances and the covariance of the inputs."""
         return kernels_in(domain, self.network.expression(self.rates), points, covariance, self.names)
 
-    @isolated_settings
     def pairwise(self, sx: Tensor, sy: Tensor, dot: Tensor) -> dict[Kernel, Tensor]:
         """See :func:`pairwise`."""
         given = torch.broadcast_tensors(*(_float64(v) for v in (sx, sy, dot)))
@@ -344,7 +345,6 @@ class KernelSpec:
                 found[kernel][equal] = exact
         return found
 
-    @isolated_settings
     def diagonal(self, s: Tensor) -> dict[Kernel, Tensor]:
         """See :func:`diagonal`."""
         s = _float64(s)

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._arguments import positive_int
-from .._arrays import isolated_settings
+from .._arguments import isolated_settings, positive_int
 from .._fixed_point import unbracketed
 from ..activations import Activation
 from ..activations.forms import arc_profile

@@ -12,8 +12,8 @@ from scipy.optimize import least_squares
 from torch import Tensor
 
 from .. import kernels as _kernels
-from .._arguments import checked, positive_int, whole_seed
-from .._arrays import as_rows, isolated_settings
+from .._arguments import checked, isolated_settings, positive_int, whole_seed
+from .._arrays import as_rows
 from ..equivalents import relative_spectral_error
 from ..errors import InfeasibleMatchError
 from ..kernels.convolution import Images, block_kernels

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arguments import not_negative
-from .._arrays import as_floats, isolated_settings
+from .._arguments import isolation, not_negative
+from .._arrays import as_floats
 from .._caches import cached
 from .._words import Readout, as_html
 from ..activations import Activation, ActivationLike, Affine, activation
@@ -284,13 +284,13 @@ class DEQ(Dense):
 
 
 @cached(1024)
-@isolated_settings
+@isolation()
 def _centred_scale(deq: DEQ, tau0: float) -> float:
     square = torch.tensor([tau0**2], dtype=torch.float64)
     return float(pre_activation_variance(deq, square, lambda phi, q: spread(phi, q.sqrt())).sqrt())
 
 
-@isolated_settings
+@isolation()
 def _centred_layers(activations: Sequence[Activation], tau: float) -> list[Activation]:
     """Return each activation centred at the scale of its inputs, ``tau`` for the first."""
     layers = []
@@ -301,7 +301,7 @@ def _centred_layers(activations: Sequence[Activation], tau: float) -> list[Activ
 
 
 @cached(1024)
-@isolated_settings
+@isolation()
 def _normalised_limit(activations: tuple[Activation, ...], sigma_c2: float) -> float:
     """Return the sigma_a2 below which sigma_a2 (F'(1) - F(1)) < sigma_c2, F the cell between equal inputs."""
     tau, steep = 1.0, 1.0

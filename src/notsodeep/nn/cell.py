@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .._arrays import uncompiled
+from .._arguments import uncompiled
 from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
 
 Step = Callable[[Tensor, Tensor], Tensor]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from .._arguments import checked, not_negative, shown
-from .._arrays import isolated_settings, like
+from .._arguments import checked, isolated_settings, not_negative, shown
+from .._arrays import like
 from .._maps import Gradients
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError

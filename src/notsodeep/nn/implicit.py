@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.overrides import handle_torch_function, has_torch_function
 
-from .._arrays import uncompiled
+from .._arguments import uncompiled
 from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
 from .._maps import Product
 from ..activations import Activation
