@@ -49,8 +49,8 @@ RANGES = [
 ]
 CHOICES = {
     "kernel": ["ck", "ntk", "ntk_frozen", "both", "CK", ""],
-    "route": ["one-layer", "papers", "sphere", "any", "x"],
-    "family": ["hard_tanh", "skip", "leaky_relu", "quadratic", "hermite", "x"],
+    "route": ["one-layer", "papers", "sphere", "hermite", "hard_tanh", "skip", "leaky_relu", "quadratic", "x"],
+    "code": ["ntk", "standard", "x"],
 }
 CHOICES["which"] = CHOICES["kernel"]
 FILES = {

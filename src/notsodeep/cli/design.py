@@ -17,70 +17,60 @@ from ..errors import InvalidInputError
 from . import inputs
 from .command import as_json, command
 
-Route = Literal["one-layer", "papers", "sphere"]
-Family = Literal["hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
-_OPTIONS = {
-    "one-layer": ("norms", "tol", "data", "standardise"),
-    "papers": ("family", "data", "labels", "standardise"),
-    "sphere": (),
-}
+Route = Literal["one-layer", "sphere", "papers", "hard_tanh", "skip", "leaky_relu", "quadratic", "hermite"]
 
 
 @command
 def match(
     activation: inputs.Phi,
     sigma_a2: inputs.SigmaA2 = None,
-    sigma_b2: inputs.SigmaB2 = None,
     kernel: inputs.WhichKernel = "ck",
     route: Annotated[
-        Route, Option("--route", help="What the twin is for: every input, mixtures, or unit norm.")
+        Route, Option("--route", help="one-layer; sphere: unit norm; papers: mixtures, or a family of the papers.")
     ] = "one-layer",
     norms: Annotated[tuple[float, float] | None, Option("--norms", help="one-layer: norms of the inputs.")] = None,
     tol: Annotated[float | None, Option("--tol", help="one-layer: largest error of the kernel; default 1e-4.")] = None,
-    family: Annotated[Family | None, Option("--family", help="papers: activations of the twin.")] = None,
     data: inputs.Data = None,
-    labels: inputs.Labels = None,
-    standardise: inputs.Standardise = False,
-    parametrisation: Annotated[
-        Parametrisation, Option("--parametrisation", help="Of the source; standard: trains at Adam's usual 1e-3.")
-    ] = "ntk",
-    device: inputs.Device = None,
-    code: Annotated[bool, Option("--code", help="Print only the PyTorch source of the twin.")] = False,
+    code: Annotated[
+        Parametrisation | None,
+        Option("--code", help="Print only the PyTorch source; standard: it trains at Adam's usual 1e-3."),
+    ] = None,
     json: inputs.Json = False,
     save: Annotated[Path | None, Option("--save", help="Write the twin to a JSON file.")] = None,
     force: inputs.Force = False,
 ) -> None:
     """Design the shallow explicit network that has a DEQ's kernel, with its certificate and its PyTorch source.
 
+    Data are the rows that the network will see: they give the norms, and the twin is verified on them.
+
     Examples
     --------
       notsodeep match relu
       notsodeep match tanh --sigma-a2 0.1 --kernel ntk --norms 0.8 1.2 --save twin.json
-      notsodeep match relu --data X.npy --standardise
-      notsodeep match relu --route papers --data X.npy --labels y.npy
+      notsodeep match tanh --data X.npy
+      notsodeep match relu --route papers --data X.npy
       notsodeep match tanh --route sphere --json
-      notsodeep match relu --code --parametrisation standard > twin.py
+      notsodeep match relu --code standard > twin.py
     """
     inputs.check_target(save, force)
-    inputs.refuse("--json prints the source too", code=json and code)
-    given = {"norms": norms, "tol": tol, "family": family, "labels": labels, "data": data, "standardise": standardise}
-    others = {name: value for name, value in given.items() if name not in _OPTIONS[route]}
-    inputs.refuse(f"has no meaning with --route {route}", **others)
-    if data is None:
-        inputs.refuse("belongs to --data", labels=labels, standardise=standardise, device=device)
-    deq = inputs.deq_from(activation, sigma_a2, sigma_b2)
-    points = None if data is None else inputs.points_from(data, standardise)
+    inputs.refuse("--json prints the source too", code=code if json else None)
+    if route != "one-layer":
+        inputs.refuse("belongs to --route one-layer", norms=norms, tol=tol)
+    if route == "sphere":
+        inputs.refuse("has no meaning with --route sphere", data=data)
+    deq = inputs.deq_from(activation, sigma_a2)
+    points = None if data is None else inputs.points_from(data)
     if route == "sphere":
         twin = nsd.match_sphere(deq, kernel=kernel)
-    elif route == "papers":
-        statistics = 1.0 if points is None else inputs.statistics_of(points, labels)  # without data norm one
-        twin = nsd.match(deq, statistics, kernel=kernel, family=family or "auto")
-    else:
+    elif route == "one-layer":
         norms = nsd.matching.norm_range(points) if norms is None and points is not None else norms
         twin = nsd.match_one_layer(deq, kernel, norms, tol=1e-4 if tol is None else tol)
-    verified = None if points is None else twin.verify(inputs.on_device(points[:2000], device))
+    else:
+        statistics = 1.0 if points is None else nsd.MixtureStatistics.estimate(points)  # without data norm one
+        twin = nsd.match(deq, statistics, kernel=kernel, family="auto" if route == "papers" else route)
+    verified = None if points is None else twin.verify(points[:2000])
     sizes = {} if points is None else {"in_features": points.shape[1]}
-    source = nsd.pytorch_code(twin, parametrisation=parametrisation, **sizes)
+    source = nsd.pytorch_code(twin, parametrisation=code or "ntk", **sizes)
     if save is not None:
         write_text(save, as_json(twin.to_dict()) + "\n")
     if json:  # text is printed as it is, never folded, so that source can be copied from any terminal

@@ -38,7 +38,6 @@ MaybePhi = Annotated[str | None, Argument(metavar="[ACTIVATION]", help=_PHI, aut
 SigmaA2 = Annotated[
     float | None, Option("--sigma-a2", "-s", help="Variance of the recurrent weights; default 0.2 or less.")
 ]
-SigmaB2 = Annotated[float | None, Option("--sigma-b2", help="Variance of the input weights; default 1 - sigma_a2.")]
 WhichKernel = Annotated[
     Kernel, Option("--kernel", "-k", help="ck; ntk: all weights trained; ntk_frozen: input weights frozen.")
 ]
@@ -47,7 +46,6 @@ Points = Annotated[Path, Argument(metavar="X", help=f"Points as rows: {_FORMATS}
 Data = Annotated[Path | None, Option("--data", "-d", help=f"Points as rows: {_FORMATS}")]
 Labels = Annotated[Path | None, Option("--labels", "-y", help="One class per row: .npy, .npz (array y) or .csv.")]
 Standardise = Annotated[bool, Option("--standardise", "--standardize", help="Centre and scale the data.")]
-Device = Annotated[str | None, Option("--device", help="Where kernels are computed: cpu, cuda, cuda:1; default cpu.")]
 Json = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
 Force = Annotated[bool, Option("--force", "-f", help="Replace an existing file.")]
 
@@ -55,10 +53,10 @@ Force = Annotated[bool, Option("--force", "-f", help="Replace an existing file."
 # ---- networks --------------------------------------------------------------------------------------------
 
 
-def deq_from(text: str, sigma_a2: float | None, sigma_b2: float | None) -> Any:
+def deq_from(text: str, sigma_a2: float | None) -> Any:
     """Return the DEQ of an activation, ``name`` or ``name:key=value,key=value``, if it has a unique equilibrium."""
     phi = _activation(text)
-    deq = nsd.DEQ(phi, _usual_variance(phi) if sigma_a2 is None else sigma_a2, sigma_b2)
+    deq = nsd.DEQ(phi, _usual_variance(phi) if sigma_a2 is None else sigma_a2)
     deq.check_contraction()
     return deq
 
@@ -96,22 +94,8 @@ def refuse(reason: str, **given: Any) -> None:
 # ---- data ------------------------------------------------------------------------------------------------
 
 
-def points_from(source: Path, standardise: bool | None, *others: Path) -> Any:
-    """Return the rows of a file; with others, all in a tuple, standardised by the mean and scale of the first.
-
-    None takes them as they are, without a word about their norms.
-    """
-    rows = [_rows(path) for path in (source, *others)]
-    if standardise:
-        return nsd.standardise(*rows)
-    squares = float(np.mean(np.einsum("ij,ij->i", rows[0], rows[0], dtype=np.float64)))
-    if standardise is not None and not 0.01 <= squares <= 100.0:
-        found = f"the rows of {source} have a mean squared norm of {squares:.3g}, far from one"
-        complain(f"{found}: is --standardise missing?", "yellow")
-    return tuple(rows) if others else rows[0]
-
-
-def _rows(source: Path) -> Any:
+def points_from(source: Path) -> Any:
+    """Return the rows of a file of finite numbers."""
     from .._arrays import as_rows
 
     table = _read(source, "X")
@@ -127,11 +111,17 @@ def _rows(source: Path) -> Any:
     return as_rows(table, str(source)).numpy()
 
 
-def on_device(rows: Any, device: str | None) -> Any:
-    """Return rows, which are computed where they are."""
-    from .._arrays import as_device, as_rows
-
-    return rows if device is None or rows is None else as_rows(rows).to(as_device(device))
+def prepared(*sources: Path, standardise: bool) -> list[Any]:
+    """Return the rows of all files, standardised by the mean and scale of the first, or with a word on their norms."""
+    rows = [points_from(path) for path in sources]
+    if standardise:
+        scaled = nsd.standardise(*rows)
+        return list(scaled) if len(rows) > 1 else [scaled]
+    squares = float(np.mean(np.einsum("ij,ij->i", rows[0], rows[0], dtype=np.float64)))
+    if not 0.01 <= squares <= 100.0:
+        told = f"the rows of {sources[0]} have a mean squared norm of {squares:.3g}, far from one"
+        complain(f"{told}: is --standardise missing?", "yellow")
+    return rows
 
 
 def labels_from(source: Path, n: int) -> Any:
@@ -147,11 +137,6 @@ def labels_from(source: Path, n: int) -> Any:
             f"{source}: line {cells.index('', heading) + 1} has no label. Fill it in, or leave the row out."
         )
     return np.array(cells[heading:])
-
-
-def statistics_of(X: Any, labels: Path | None) -> Any:
-    """Return the statistics of points, with the labels of a file if there is one."""
-    return nsd.MixtureStatistics.estimate(X, None if labels is None else labels_from(labels, len(X)))
 
 
 def _read(source: Path, name: str) -> Any:

@@ -29,12 +29,11 @@ def kernel(
     activation: inputs.MaybePhi = None,
     output: Annotated[Path, Option("--output", "-o", help="A .npy file.")] = Path("kernel.npy"),
     sigma_a2: inputs.SigmaA2 = None,
-    sigma_b2: inputs.SigmaB2 = None,
     which: Annotated[Kernel | None, Option("--kernel", "-k", help="Kernel of the DEQ; default ck.")] = None,
     twin: Annotated[Path | None, Option("--twin", help="A twin.json instead: the kernel it matches.")] = None,
     against: Annotated[Path | None, Option("--against", help="Training rows: the kernel between X and them.")] = None,
     standardise: inputs.Standardise = False,
-    device: inputs.Device = None,
+    device: Annotated[str | None, Option("--device", help="cpu, cuda or cuda:1; default cpu.")] = None,
     force: inputs.Force = False,
 ) -> None:
     """Write an exact kernel matrix into a .npy file, which is filled block by block on the disk.
@@ -47,37 +46,36 @@ def kernel(
       notsodeep kernel X.npy --twin twin.json -o K.npy
       notsodeep kernel test.npy relu --against train.npy --standardise -o K.npy
     """
+    from .._arrays import as_device, as_rows
+
     inputs.check_target(output, force, ".npy")
     if activation is not None and Path(activation).is_file() and not points.exists():
         points, activation = Path(activation), str(points)  # either order
     if (activation is None) == (twin is None):
         raise InvalidInputError("name one network: an activation for a DEQ (relu), or --twin twin.json.")
     if twin is None:
-        source = inputs.deq_from(str(activation), sigma_a2, sigma_b2)
+        source = inputs.deq_from(str(activation), sigma_a2)
     else:
-        inputs.refuse("the file of --twin says it", kernel=which, sigma_a2=sigma_a2, sigma_b2=sigma_b2)
+        inputs.refuse("the file of --twin says it", kernel=which, sigma_a2=sigma_a2)
         source = inputs.read_twin(twin)
-    if against is None:
-        X, Y = inputs.points_from(points, standardise), None
-    else:
-        Y, X = inputs.points_from(against, standardise, points)
-    shape, (x, y) = (len(X), len(X if Y is None else Y)), (inputs.on_device(rows, device) for rows in (X, Y))
+    files = [points] if against is None else [against, points]  # the training rows give mean and scale
+    rows = inputs.prepared(*files, standardise=standardise)[::-1]
+    given = [as_rows(part).to(as_device(device) or "cpu") for part in rows]
     name: Kernel = which or "ck"
 
     def fill(out: Any) -> None:
         if isinstance(source, nsd.Twin):
-            source.kernel_matrix(x, y, out=out)
+            source.kernel_matrix(*given, out=out)
         else:
-            nsd.kernels_of(source, x, y, kernels=(name,), out={name: out})
+            nsd.kernels_of(source, *given, kernels=(name,), out={name: out})
 
-    write_matrix(output, shape, X.dtype, fill)
+    write_matrix(output, (len(rows[0]), len(rows[-1])), rows[0].dtype, fill)
 
 
 @command
 def spectrum(
     activation: inputs.Phi,
     sigma_a2: inputs.SigmaA2 = None,
-    sigma_b2: inputs.SigmaB2 = None,
     which: inputs.WhichKernel = "ck",
     data: inputs.Data = None,
     labels: inputs.Labels = None,
@@ -97,7 +95,7 @@ def spectrum(
       notsodeep spectrum silu -p 500 --json
     """
     inputs.check_target(plot, force, *_PICTURES)
-    network = inputs.deq_from(activation, sigma_a2, sigma_b2)
+    network = inputs.deq_from(activation, sigma_a2)
     source, X = _source(data, labels, dimension, number, standardise)
     if plot is not None and len(X) > _EXACT:
         raise InvalidInputError(f"--plot shows exact eigenvalues too, of at most {_EXACT:,} points; got {len(X):,}.")
@@ -128,8 +126,9 @@ def _source(data: Path | None, labels: Path | None, p: int | None, n: int | None
     """Return what the law is computed from, and points on which it is compared with the exact kernel."""
     if data is not None:
         inputs.refuse("is the size of a mixture; --data has its own columns and rows", p=p, n=n)
-        X = inputs.points_from(data, standardise)
-        return inputs.statistics_of(X, labels), X
+        (X,) = inputs.prepared(data, standardise=standardise)
+        y = None if labels is None else inputs.labels_from(labels, len(X))
+        return nsd.MixtureStatistics.estimate(X, y), X
     inputs.refuse("belongs to --data; the mixture of -p has its own", labels=labels, standardise=standardise)
     p = 1000 if p is None else p
     n = round(0.8 * p) if n is None else n
@@ -141,17 +140,14 @@ def _source(data: Path | None, labels: Path | None, p: int | None, n: int | None
 def learn(
     activation: inputs.Phi,
     sigma_a2: inputs.SigmaA2 = None,
-    sigma_b2: inputs.SigmaB2 = None,
     which: inputs.WhichKernel = "ntk",
     dimension: Annotated[int, Option("-p", help="Dimension of the two-class mixture.")] = 1000,
     number: Annotated[str, Option("-n", help="Training points: a number, or a range as 200:5000.")] = "200:5000",
     means: Annotated[float, Option("--means", help="Length of the class means.")] = 2.0,
-    traces: Annotated[float, Option("--traces", help="c of the covariances I and (1 + c/sqrt(p)) I.")] = 4.0,
     ridge: Annotated[str, Option("--ridge", help="Relative to the mean diagonal: a number or a range.")] = "1e-3",
     data: inputs.Data = None,
     labels: inputs.Labels = None,
     standardise: inputs.Standardise = False,
-    device: inputs.Device = None,
     plot: Plot = None,
     json: inputs.Json = False,
     force: inputs.Force = False,
@@ -164,10 +160,10 @@ def learn(
       notsodeep learn relu --data X.npy --labels y.npy --standardise --ridge 0.01 --plot curve.png
     """
     inputs.check_target(plot, force, *_PICTURES)
-    deq = inputs.deq_from(activation, sigma_a2, sigma_b2)
+    deq = inputs.deq_from(activation, sigma_a2)
     if data is None:
-        inputs.refuse("belongs to --data", labels=labels, standardise=standardise, device=device)
-        mixture = nsd.GaussianMixture.two_class(dimension, mu=means, cov=traces)
+        inputs.refuse("belongs to --data", labels=labels, standardise=standardise)
+        mixture = nsd.GaussianMixture.two_class(dimension, mu=means, cov=4.0)
         sizes, ridges = _range("-n", number), _range("--ridge", ridge)
         if len(sizes) > 1 and len(ridges) > 1:
             raise InvalidInputError("a curve runs over one thing: give a range for -n or for --ridge, not for both.")
@@ -179,9 +175,8 @@ def learn(
     elif len(given := _range("--ridge", ridge)) > 1:
         raise InvalidInputError("with --data give one --ridge; the curve runs over the number of rows.")
     else:
-        X = inputs.points_from(data, standardise)
-        rows, y = inputs.on_device(X, device), inputs.labels_from(labels, len(X))
-        found = nsd.estimate_learning(deq, rows, y, which, ridge=float(given[0]))
+        (X,) = inputs.prepared(data, standardise=standardise)
+        found = nsd.estimate_learning(deq, X, inputs.labels_from(labels, len(X)), which, ridge=float(given[0]))
     if plot is not None:
         inputs.save_plot(nsd.plots.LearningDisplay.from_curve(found), plot)
     typer.echo(as_json(found.to_dict()) if json else str(found))

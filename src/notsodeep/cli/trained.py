@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -29,8 +29,6 @@ def replace(
     disagreement: Annotated[float, Option("--disagreement", help="The largest share of other answers.")] = 0.002,
     confidence: Annotated[float, Option("--confidence", help="The probability that this holds.")] = 0.95,
     tolerance: Annotated[float | None, Option("--tolerance", help="For numbers: the error that is agreement.")] = None,
-    ladder: Annotated[Literal["auto"] | None, Option("--ladder", help="auto: ask looser solvers, too.")] = None,
-    steps: Annotated[int, Option("--steps", help="The most training steps of the student.")] = 2000,
     output: Annotated[Path, Option("--output", "-o", help="A .safetensors file.")] = Path("fast.safetensors"),
     onnx: Annotated[Path | None, Option("--onnx", help="Write the student as ONNX, too: outputs y and score.")] = None,
     json: inputs.Json = False,
@@ -47,12 +45,11 @@ def replace(
     """
     inputs.check_target(output, force, ".safetensors")
     inputs.check_target(onnx, force, ".onnx")
-    X = inputs.points_from(points, None)
-    fresh = None if calibration is None else inputs.points_from(calibration, None)
+    X = inputs.points_from(points)
+    fresh = None if calibration is None else inputs.points_from(calibration)
     truth = None if labels is None else _classes(labels, X if fresh is None else fresh)
     promise: dict[str, Any] = {"disagreement": disagreement, "confidence": confidence, "tolerance": tolerance}
-    options = nsd.nn.ReplaceOptions(steps=steps)
-    fast = nsd.replace(_module(model), X, calibration=fresh, labels=truth, ladder=ladder, options=options, **promise)
+    fast = nsd.replace(_module(model), X, calibration=fresh, labels=truth, **promise)
     fast.save(output)
     if onnx is not None:
         fast.export_onnx(onnx)
