@@ -49,7 +49,7 @@ def errors(twin, *given):
     at = (s * s, t * t, s * t * rho)
     truth = pairwise(twin.deq, *at, (twin.kernel,))[twin.kernel]
     own = "ck" if twin.trains == "readout" else twin.kernel
-    have = pairwise(twin.network, *at, (own,))[own]
+    have = pairwise(twin.network, *at, (own,), twin.learning_rates)[own]
     size = [diagonal(twin.deq, v * v, (twin.kernel,))[twin.kernel].sqrt() for v in (s, t)]
     return ((truth - have).abs() / (size[0] * size[1])).numpy()
 
@@ -391,8 +391,26 @@ def runs_everywhere(everywhere):
     for other in (exported, pasted(X)):
         assert torch.allclose(other, model(X), rtol=tolerance(torch.float64), atol=0.0)
     few = X[1:5].numpy()
-    finite, exact = nsd.finite_ck(everywhere.network, few, width=4096, draws=4), everywhere.kernel_matrix(few)
+    if everywhere.trains == "all":
+        finite = nsd.finite_ntk(everywhere.network, few, width=4096, draws=4, learning_rates=everywhere.learning_rates)
+    else:
+        finite = nsd.finite_ck(everywhere.network, few, width=4096, draws=4)
+    exact = everywhere.kernel_matrix(few)
     assert np.abs(finite - exact).max() < 6.0 / np.sqrt(4 * 4096) * exact.max()
+
+
+@pytest.mark.parametrize(("name", "kernel", "most"), [("tanh", "ntk", 0.02), ("gelu", "ntk_frozen", 0.03)])
+def test_tangent_kernels_have_one_layer_for_all_norms(name, kernel, most):
+    """The bound is searched: other pairs, norms 1e-3 to 1e3, do not exceed it; the diagonal is that of the DEQ."""
+    twin = nsd.match_one_layer(nsd.DEQ(name, 0.15), kernel, (0.0, np.inf), tol=most)
+    rng = np.random.default_rng(5)
+    s, t = 10.0 ** rng.uniform(-3.0, 3.0, (2, 300))
+    rho = np.cos(rng.uniform(0.0, np.pi, 300))
+    assert errors(twin, s, t, rho).max() <= twin.bound <= most
+    assert errors(twin, s, s, np.ones(300)).max() < 1e-5  # where the series of the factor ends
+    assert twin.trains == ("all" if kernel == "ntk" else "readout")
+    assert "search" in twin.certificate.assumes
+    runs_everywhere(twin)
 
 
 def test_a_twin_for_a_range_holds_beyond_it():
@@ -418,8 +436,8 @@ def test_a_twin_for_a_range_holds_beyond_it():
 @pytest.mark.parametrize(
     ("network", "kernel", "kinds", "said"),
     [
-        (TANH, "ntk", "auto", "are offered for the ck of a DEQ"),
-        (nsd.ENN(["tanh"]), "ck", "auto", "are offered for the ck of a DEQ"),
+        (TANH, "ntk", "auto", "one layer reaches 0.0"),
+        (nsd.ENN(["tanh"]), "ck", "auto", "are offered for a DEQ"),
         (nsd.DEQ("gelu", 0.15), "ck", "auto", "take it as it is"),
         (nsd.DEQ("erf", 0.15), "ck", 2, "one kind of units serves all norms"),
     ],

@@ -32,6 +32,7 @@ class Feedback(NormUnits):
     ``drive`` is P.
     ``core``: a quarter of the units are of another kind, which make the kernel exact within a range of norms. There the
     others leave them the ``share`` of it; towards the ends of the core's own range both fade to what holds beyond.
+    ``gain``: the Chebyshev coefficients, in (s - 1)/(s + 1), of a factor of the units; none: one.
     """
 
     base: Activation
@@ -40,6 +41,7 @@ class Feedback(NormUnits):
     offset: float = 0.0
     core: Conditioned | None = None
     share: float = 0.0
+    gain: tuple[float, ...] = ()
     name: ClassVar[str] = "feedback"
     fade: ClassVar[float] = 1.15
     """A core fades within this factor of the ends of its range."""
@@ -85,13 +87,16 @@ class Feedback(NormUnits):
 
     def fading(self, norm: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factors of the units and of the core: together they keep the diagonal."""
+        gain = torch.ones_like(norm)
+        if self.gain:
+            gain = chebyshev((norm - 1.0) / (norm + 1.0), len(self.gain)) @ norm.new_tensor(self.gain)
         if self.core is None:
-            return torch.ones_like(norm), torch.zeros_like(norm)
+            return gain, torch.zeros_like(norm)
         low, high = self.core.low, self.core.high
         near = ((high - norm) / (high - high / self.fade)).clamp(0.0, 1.0)
         if low > 0.0:
             near = near * ((norm - low) / (self.fade * low - low)).clamp(0.0, 1.0)
-        return (1.0 - self.share * near * near).sqrt(), near
+        return gain * (1.0 - self.share * near * near).sqrt(), near
 
     @functools.cached_property
     def _coefficients(self) -> Tensor:
@@ -112,10 +117,12 @@ class Feedback(NormUnits):
         own, beta = before[..., :first], table[count : count + first]
         argument = torch.addcmul(self.drive * own, linear, own.roll(1, -1)).addcmul(rest, own.roll(2, -1))
         units = self.base(torch.addcmul(argument, shared, beta) if len(self.parts) == 3 else argument)
-        if self.core is None or first == width:
+        if not self.gain and (self.core is None or first == width):
             return units
-        inner = self.core.formula(before[..., first:], inputs, table[count + first :].unflatten(0, self.core.shape))
         far, near = (factor.unsqueeze(-1) for factor in self.fading(norm))
+        if self.core is None or first == width:
+            return far * units
+        inner = self.core.formula(before[..., first:], inputs, table[count + first :].unflatten(0, self.core.shape))
         gains = math.sqrt(width / first), math.sqrt(width / (width - first))
         return torch.cat([gains[0] * far * units, gains[1] * near * inner], -1)
 
@@ -128,6 +135,8 @@ class Feedback(NormUnits):
             f"    spread = ((torch.arange(before.shape[-1], dtype=torch.float64) + 0.5) * {_GOLDEN!r}) % 1.0",
             f"    beta = torch.special.ndtri(spread).to(before) * (norm + {self.offset!r})",
         ]
+        gain = "parts[-1] * " if self.gain else ""
+        rows += [list(self.gain)] if gain else []
         return [
             f"{name.upper()} = {rows!r}",
             "",
@@ -135,11 +144,11 @@ class Feedback(NormUnits):
             f"def {name}(before, x):",
             '    """Units phi of w.x, of the w.x of the two units before and of a constant, with factors of |x|."""',
             "    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)",
-            *chebyshev_lines("(norm - 1) / (norm + 1)", len(rows[0])),
+            *chebyshev_lines("(norm - 1) / (norm + 1)", max(map(len, rows))),
             f"    parts = [sum(c * p for c, p in zip(row, chebyshev)) for row in {name.upper()}]",
             *(shared if end else []),
             "    feedback = parts[0] * before.roll(1, -1) + parts[1] * before.roll(2, -1)",
-            f"    return {name}_phi({self.drive!r} * before + feedback{end})",
+            f"    return {gain}{name}_phi({self.drive!r} * before + feedback{end})",
             "",
             "",
             *self.base.source_lines(f"{name}_phi"),

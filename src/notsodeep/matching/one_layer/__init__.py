@@ -11,7 +11,7 @@ from ..._arguments import checked, shown
 from ..._arrays import as_rows, squared_norms
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...kernels import sphere_diagonal
-from ...networks import DEQ, ENN, Kernel, Network, check_kernels
+from ...networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels
 from .._limits import LIMITS
 from ..certificates import TwinCertificate
 from ..twin import Trains, Twin
@@ -45,7 +45,8 @@ def match_one_layer(
         The kernel to match: readout trained, all weights of the DEQ trained, all but its input weights trained.
     norms : tuple of float, optional
         The range (low, high) of input norms; ``matching.norm_range`` reads one off data. Homogeneous activations need
-        none, others default to (0.5, 1.5). (0, inf): all norms, for the CK of a DEQ, within about 1e-2.
+        none, others default to (0.5, 1.5). (0, inf): all norms, for a DEQ. Its CK is met within about
+        1e-2, and its NTK within a few 1e-2, by a layer that trains all weights, at ``twin.learning_rates``.
     tol : float
         The allowed error relative to sqrt(k(x, x) k(y, y)).
     kinds : int or "auto"
@@ -87,8 +88,9 @@ def match_one_layer(
         deq.check_contraction()
     if not sphere_diagonal(deq, kernel) > 0.0:
         raise InfeasibleMatchError(f"the kernel of {deq!r} is zero for every input: there is nothing to match")
-    rule, box = _rule(deq, kernel, trains, units), _check_range(norms)
+    box = _check_range(norms)
     unbounded = box[1] == math.inf
+    rule = _rule(deq, kernel, trains, units, unbounded)
     if not (deq.homogeneous or unbounded or beyond):
         return _twin(deq, kernel, ranged.design(deq, kernel, box, tol, kinds, rule), box, rule)
     if kinds not in ("auto", 1) and (deq.homogeneous or unbounded):
@@ -97,10 +99,10 @@ def match_one_layer(
         made = homogeneous.design(deq, kernel, tol, units, rule)
         instead = ", or take units='conditioned'" if units == "thresholds" else ""
     elif not unbounded:
-        made = everywhere.design_with_core(_check_everywhere(deq, kernel), box, tol, kinds)
+        made = everywhere.design_with_core(_check_everywhere(deq, kernel, "ck"), box, tol, kinds)
         instead = ", or narrow the range of norms"
     else:
-        made = everywhere.design(_check_everywhere(deq, kernel))
+        made = everywhere.design(_check_everywhere(deq, kernel, *KERNELS), kernel)
         instead = ", take it as it is (kinds=1), or give a range of norms that ends"
     if kinds == "auto" and made.proof.bound > tol:
         reached = made.proof.bound
@@ -159,11 +161,11 @@ def _check_range(norms: tuple[float, float] | None) -> tuple[float, float]:
     return low, high
 
 
-def _check_everywhere(network: Any, kernel: Kernel) -> DEQ:
+def _check_everywhere(network: Any, kernel: Kernel, *offered: Kernel) -> DEQ:
     """Refuse what the units for all norms do not have."""
-    if not network.plain or network.readout != "activation" or kernel != "ck":
+    if not network.plain or network.readout != "activation" or kernel not in offered:
         raise InfeasibleMatchError(
-            f"norms=(0, inf) and beyond=True are offered for the ck of a DEQ whose readout sees its activations, "
+            f"norms=(0, inf), and beyond=True for the ck, are offered for a DEQ whose readout sees its activations, "
             f"got the {kernel} of {network!r}. Give a range of norms that ends (matching.norm_range reads one off data)"
         )
     return network
@@ -180,16 +182,21 @@ def _check(network: Any, tol: float, kinds: int | str, units: str) -> None:
         raise InvalidInputError(f"units='thresholds' needs a homogeneous DEQ, got {network!r}; use units='conditioned'")
 
 
-def _rule(network: Network, kernel: Kernel, trains: Trains | Literal["auto"], units: str) -> Trains:
+def _rule(network: Network, kernel: Kernel, trains: Trains | Literal["auto"], units: str, unbounded: bool) -> Trains:
+    everywhere = unbounded and not network.homogeneous
     if trains == "all" and kernel != "ntk":
         raise InvalidInputError(
             f"one layer that trains all its weights has an NTK; for {kernel!r} only the readout trains"
         )
     if trains == "all" and units == "thresholds":
         raise InvalidInputError("of threshold units only the readout trains; take units='conditioned' or leave trains")
+    if trains == "readout" and kernel == "ntk" and everywhere:
+        raise InvalidInputError(
+            "for all norms a layer has the NTK if all its weights train; leave trains, or end norms"
+        )
     if trains != "auto":
         return trains
-    return "all" if kernel == "ntk" and network.homogeneous and units != "thresholds" else "readout"
+    return "all" if kernel == "ntk" and (everywhere or (network.homogeneous and units != "thresholds")) else "readout"
 
 
 # ---- the record ------------------------------------------------------------------------------------------
@@ -209,4 +216,4 @@ def _twin(
         assumes=proof.assumes,
         outside=made.outside,
     )
-    return Twin(network, ENN([made.layer]), kernel, own.family, certificate, None, made.reason, trains, own.kinds)
+    return Twin(network, ENN([made.layer]), kernel, own.family, certificate, made.rates, made.reason, trains, own.kinds)

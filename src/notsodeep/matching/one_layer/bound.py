@@ -34,6 +34,8 @@ class LayerDesign:
     reason: str
     outside: float | None = None
     """A bound for pairs of any norms, where ``proof`` is for a range."""
+    rates: tuple[float, ...] | None = None
+    """Learning rates of the hidden weights and of the readout; ``None`` where all are 1."""
 
 
 def projection_bound(target: KernelOrders, parts: Array) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from ..._progress import track
 from ...kernels import diagonal, pairwise
 from ...kernels.expectations import layer_of
 from ...kernels.pointwise import equilibrium_variance
-from ...networks import DEQ, ENN
+from ...networks import DEQ, ENN, Kernel
 from ...units import Feedback
 from ..certificates import Supremum, Tried
 from .bound import LayerDesign
@@ -34,24 +35,40 @@ _SEARCHED = "no pair of inputs is more than a tenth worse than the worst that a 
 _SAMPLED = "the function bends and departs from its straight lines at most twice as much as at 200,001 points"
 
 
-def design(deq: DEQ) -> LayerDesign:
-    """The units whose largest error over a grid of norms and angles is smallest, with what a search finds of them."""
-    grid, shown = _grid(deq), "units for all norms"
+def design(deq: DEQ, kernel: Kernel) -> LayerDesign:
+    """The units whose largest error over a grid of norms and angles is smallest, with what a search finds of them.
+
+    The trained weights of the units bring Lambda Phidot to an NTK, where those of the DEQ bring the sum of a geometric
+    series, Lambda Phidot / (1 - sigma_a2 Phidot). A learning rate and a factor of the norm make up for most of it.
+    """
+    grid, shown = _grid(deq, kernel), "units for all norms"
     shares = (1.0,) if deq.odd else (1.0, 1.1, 1.15, 1.2, 1.25)  # odd activations have nothing to share but a bias
-    share = min(track(shares, len(shares), shown), key=lambda f: float(grid.errors(_layer(deq, f)).max()))
-    layer = _layer(deq, share)
-    proof = _proof(grid, layer)
+    rates = np.arange(0.8, 1.65, 0.05).round(2).tolist() if kernel == "ntk" else [0.0]
+    layers = {share: _layer(deq, share) for share in shares}
+    tried = [(grid.scaled_error(layers[f], r), f, r) for f in track(shares, len(shares), shown) for r in rates]
+    _, share, rate = min(tried)
+    layer = layers[share] if kernel == "ck" else _with_diagonal(grid, layers[share], rate)
+    proof = _proof(grid, layer, rate)
     reason = "one kind of units for all norms: those of the DEQ with a Gaussian in the place of the feedback"
-    return LayerDesign(layer, proof, (Tried(1, proof.bound, FAMILY),), reason)
+    return LayerDesign(layer, proof, (Tried(1, proof.bound, FAMILY),), reason, rates=(rate, 1.0) if rate else None)
 
 
-def _proof(grid: _Pairs, layer: Feedback) -> Supremum:
+def _with_diagonal(grid: _Pairs, layer: Feedback, rate: float) -> Feedback:
+    """Give the units the factor of the norm with which their kernel has the DEQ's diagonal."""
+    x = chebyshev_nodes(65)
+    squares = torch.from_numpy(((1.0 + x) / (1.0 - x)) ** 2)
+    own = _layer_kernel(diagonal, layer, rate, squares)
+    gain = to_coefficients(len(x)) @ (grid.own(squares) / own).sqrt().numpy()
+    return replace(layer, gain=tuple(gain[: int(np.flatnonzero(np.abs(gain) > 1e-7)[-1]) + 1].tolist()))
+
+
+def _proof(grid: _Pairs, layer: Feedback, rate: float) -> Supremum:
     """The bound that boxes prove, or what a search finds where they prove none."""
-    found = grid.errors(layer)
+    found = grid.errors(layer, rate)
     worst = int(np.argmax(found))
-    bound = prove(grid.deq, layer, float(found[worst]))
+    bound = prove(grid.deq, layer, float(found[worst])) if grid.kernel == "ck" else math.inf
     if not math.isfinite(bound):
-        return _search(grid, layer)
+        return _search(grid, layer, rate)
     assumes = "" if grid.deq.activation.suprema else _SAMPLED
     return Supremum(bound, float(found[worst]), float(np.cos(grid.place[2, worst])), assumes)
 
@@ -65,7 +82,7 @@ def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: in
     (low, high), layer = norms, _layer(deq, 1.0)
     target = measure(deq, "ck", (low / layer.fade, layer.fade * high), tol)
     own = sample(ENN([layer]), "ck", target.low, target.high, target.power, len(target.orders), len(target.nodes))
-    grid, rows = _grid(deq, (max(low, 1e-3 * high), high), 7), []
+    grid, rows = _grid(deq, "ck", (max(low, 1e-3 * high), high), 7), []
     counts = range(1, 4) if kinds == "auto" else (int(kinds),)
     choices = list(itertools.product((0.01, 0.02, 0.04), counts))
     for share, count in track(choices, len(choices), "units for a range"):
@@ -76,7 +93,7 @@ def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: in
         if kinds == "auto" and rows[-1][0] <= 0.7 * tol:
             break
     _, count, best = min(rows, key=lambda row: row[0])
-    proof, outside = _search(grid, best), _search(_grid(deq), best).bound
+    proof, outside = _search(grid, best), _search(_grid(deq, "ck"), best).bound
     table = (*(Tried(n, 1.1 * error, FAMILY) for error, n, _ in rows), Tried(count, proof.bound, FAMILY))
     reason = "units for all norms, and others beside them that make the kernel exact within the range"
     return LayerDesign(best, proof, table, reason, outside)
@@ -114,38 +131,51 @@ def _layer(deq: DEQ, shared: float) -> Feedback:
 class _Pairs:
     """Pairs of inputs with norms in a span, given by both norms and the angle, with their exact kernels."""
 
-    def __init__(self, deq: DEQ, span: tuple[float, float], place: Array) -> None:
-        self.deq, self.span, self.place = deq, span, place
+    def __init__(self, deq: DEQ, kernel: Kernel, span: tuple[float, float], place: Array) -> None:
+        self.deq, self.kernel, self.span, self.place = deq, kernel, span, place
         s, t, angle = place
-        self.sx, self.sy, self.dot = (torch.from_numpy(v) for v in (s * s, t * t, s * t * np.cos(angle)))
-        own = diagonal(deq, torch.stack([self.sx, self.sy]), ("ck",), check=False)["ck"]
-        self.truth, self.scale = self._kernel(deq), own.prod(0).sqrt()
+        x, y, inner = (torch.from_numpy(v) for v in (s * s, t * t, s * t * np.cos(angle)))
+        self.pairs = x, y, inner
+        self.truth = pairwise(deq, x, y, inner, (kernel,), check=False)[kernel]
+        self.scale = self.own(torch.stack(self.pairs[:2])).prod(0).sqrt()
 
-    def _kernel(self, network: DEQ | ENN) -> Tensor:
-        return pairwise(network, self.sx, self.sy, self.dot, ("ck",), check=False)["ck"]
+    def own(self, squares: Tensor) -> Tensor:
+        """Return k(x, x) at squared norms."""
+        return diagonal(self.deq, squares, (self.kernel,), check=False)[self.kernel]
 
-    def errors(self, layer: Feedback) -> Array:
+    def errors(self, layer: Feedback, rate: float = 0.0) -> Array:
         """|k - k_layer| / sqrt(k(x, x) k(y, y))."""
-        return np.asarray((self._kernel(ENN([layer])) - self.truth).abs() / self.scale)
+        return np.asarray((_layer_kernel(pairwise, layer, rate, *self.pairs) - self.truth).abs() / self.scale)
+
+    def scaled_error(self, layer: Feedback, rate: float) -> float:
+        """Return the largest error of the layer with a factor of the norm that gives it the diagonal."""
+        own = _layer_kernel(diagonal, layer, rate, torch.stack(self.pairs[:2])).prod(0).sqrt()
+        return float((_layer_kernel(pairwise, layer, rate, *self.pairs) / own - self.truth / self.scale).abs().max())
 
 
-def _grid(deq: DEQ, span: tuple[float, float] = (1e-3, 1e3), count: int = 13) -> _Pairs:
+def _layer_kernel(evaluate: Any, layer: Feedback, rate: float, *places: Tensor) -> Tensor:
+    """Return the kernel of a layer whose readout trains, and with a positive rate its hidden weights, too."""
+    name = "ntk" if rate else "ck"
+    return evaluate(ENN([layer]), *places, (name,), (rate, 1.0) if rate else None, check=False)[name]
+
+
+def _grid(deq: DEQ, kernel: Kernel, span: tuple[float, float] = (1e-3, 1e3), count: int = 13) -> _Pairs:
     """A grid over a span of so many norms; beyond the default kernels are at their limits."""
     norms, angles = np.geomspace(*span, count), np.linspace(0.0, np.pi, 7)
     place = np.stack([v.ravel() for v in np.meshgrid(norms, norms, angles, indexing="ij")])
-    return _Pairs(deq, span, place[:, place[0] <= place[1]])
+    return _Pairs(deq, kernel, span, place[:, place[0] <= place[1]])
 
 
-def _search(pairs: _Pairs, layer: Feedback) -> Supremum:
+def _search(pairs: _Pairs, layer: Feedback, rate: float = 0.0) -> Supremum:
     """The largest error that is found within the span, and its cosine: pairs ever nearer to the worst."""
     rng = np.random.default_rng(0)
-    found = pairs.errors(layer)
+    found = pairs.errors(layer, rate)
     for width in track((0.5, 0.15, 0.05), 3, "the worst pair of inputs"):
         near = np.repeat(pairs.place[:, np.argsort(found)[-6:]], 8, axis=1)
         moves = width * rng.standard_normal(near.shape) * (np.arange(near.shape[1]) % 8 > 0)  # each stays once
         norms, angle = np.clip(near[:2] * np.exp(moves[:2]), *pairs.span), np.clip(near[2:] + moves[2:], 0.0, np.pi)
-        pairs = _Pairs(pairs.deq, pairs.span, np.concatenate([norms, angle]))
-        found = pairs.errors(layer)
+        pairs = _Pairs(pairs.deq, pairs.kernel, pairs.span, np.concatenate([norms, angle]))
+        found = pairs.errors(layer, rate)
     worst = int(np.argmax(found))
     seen = float(found[worst])
     return Supremum(1.1 * seen, seen, float(np.cos(pairs.place[2, worst])), _SEARCHED)
