@@ -35,7 +35,7 @@ def test_the_replacement_keeps_its_promise_and_proven_classes_are_those_of_the_s
     assert trained.differs <= allowed + 3.0 * (allowed / len(fresh)) ** 0.5
     assert trained.same == 1.0
     assert bool(trained.proof.proven.all())
-    assert demo.mean(trained.proof.steps) < demo.mean(trained.solver_steps)
+    assert demo.mean_of(trained.proof.steps) < demo.mean_of(trained.solver_steps)
     assert trained.accuracy > 0.8
 
 
@@ -52,7 +52,7 @@ def test_one_sentence_for_each_panel(found):
     assert max(len(line) for line in text.splitlines()) <= 80
     assert [line[:6] for line in text.splitlines()[:3]] == ["1 of 3", "2 of 3", "3 of 3"]
     said = " ".join(text.split())
-    assert all(sentence in said for sentence in shown.sentences())
+    assert all(f"{message}: {numbers}." in said for message, numbers in shown.messages().items())
     assert f"{shown.matched.twin.bound:.0e} of the diagonal, proven" in said
     assert path.read_bytes().startswith(b"\x89PNG")
     assert [p.name for p in path.parent.iterdir()] == ["demo.png"]

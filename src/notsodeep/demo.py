@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -46,19 +46,19 @@ class Trained(NamedTuple):
     same: float  # share of the fresh rows whose proven class is that of the solver
     solver_steps: Tensor
 
-    def sentences(self) -> tuple[str, str]:
-        """Say what a promise and what a proof are worth."""
-        known, fresh = self.replacement.certificate, len(self.proof.steps)
-        promise = (
-            f"A student answers {self.answered:.0%} of fresh digits for a trained DEQ ({self.accuracy:.1%} correct): "
-            f"promised to differ on at most {known.disagreement:.0%}, it differs on {self.differs:.1%} of {fresh}."
-        )
-        proof = (
-            f"The DEQ itself stops after {mean(self.proof.steps):.1f} steps instead of "
-            f"{mean(self.solver_steps):.1f}: by then {float(self.proof.proven.double().mean()):.0%} of the classes are "
-            f"proven, and {self.same:.0%} are those of the full solve."
-        )
-        return promise, proof
+    def messages(self) -> dict[str, str]:
+        """Return what a promise and what a proof are worth, with their numbers."""
+        steps, proven = (mean_of(s) for s in (self.proof.steps, self.proof.proven))
+        return {
+            "A small student answers for a trained DEQ": (
+                f"{self.answered:.0%} of {len(self.proof.steps)} fresh digits; it differs on {self.differs:.1%} "
+                f"(promised: at most {self.replacement.certificate.disagreement:.0%})"
+            ),
+            "The trained DEQ stops once its class is proven": (
+                f"{steps:.1f} steps instead of {mean_of(self.solver_steps):.1f}; {proven:.0%} of the classes are "
+                f"proven, {self.same:.0%} are those of the full solve"
+            ),
+        }
 
 
 class Matched(NamedTuple):
@@ -67,14 +67,16 @@ class Matched(NamedTuple):
     twin: nsd.Twin
     distances: Verification
 
-    def sentence(self) -> str:
-        """Say how near the twin is."""
-        seen, how = self.distances, "if its assumption holds" if self.twin.certificate.assumes else "proven"
-        return (
-            f"One layer has the kernel of an untrained DEQ: no entry is off by more than {self.twin.bound:.0e} of the "
-            f"diagonal, {how}. On the digits it is {seen.distance:.0e} away in spectral norm, a plain layer "
-            f"{seen.plain_distance:.0%}, or {seen.plain_scaled_distance:.1%} after the best scaling."
-        )
+    def messages(self) -> dict[str, str]:
+        """Return how near the twin is, and a plain layer with its best factor."""
+        proven = "if its assumption holds" if self.twin.certificate.assumes else "proven"
+        near, plain = self.distances.distance, self.distances.plain_scaled_distance
+        return {
+            "One layer has the kernel of an untrained DEQ": (
+                f"no error above {self.twin.bound:.0e} of the diagonal, {proven}; on the digits {near:.0e} (norm), a "
+                f"scaled plain layer {plain:.1%}"
+            )
+        }
 
 
 class Learned(NamedTuple):
@@ -85,29 +87,31 @@ class Learned(NamedTuple):
     features: np.ndarray
     names: tuple[str, ...]
 
-    def sentence(self) -> str:
-        """Say what the features are worth."""
+    def messages(self) -> dict[str, str]:
+        """Return what the features are worth."""
         share = float(np.diag(self.features)[:5].sum() / np.trace(self.features))
-        return (
-            f"A machine that learns its features puts {share:.1%} of its weight on the 5 of {len(self.names)} columns "
-            f"that matter: R2 rises from {self.plain:.2f} to {self.learned:.2f} on fresh rows."
-        )
+        return {
+            "A kernel machine learns which columns matter": (
+                f"{share:.1%} of the weight on 5 of {len(self.names)}; R2 on fresh rows {self.learned:.2f}, without "
+                f"features {self.plain:.2f}"
+            )
+        }
 
 
 class Shown(NamedTuple):
-    """What the demo found."""
+    """What the demo measured."""
 
     trained: Trained
     matched: Matched
     learned: Learned
 
-    def sentences(self) -> tuple[str, ...]:
-        """Return one sentence for each panel."""
-        return (*self.trained.sentences(), self.matched.sentence(), self.learned.sentence())
+    def messages(self) -> dict[str, str]:
+        """Return the message of each panel and its numbers."""
+        return self.trained.messages() | self.matched.messages() | self.learned.messages()
 
 
 def main(folder: str | Path = "demo", console: Console | None = None, *, quick: bool = False) -> Shown:
-    """Compute, print one sentence per result, and write ``demo.png`` into ``folder``; return what was found."""
+    """Compute, print one sentence per result, write ``demo.png`` into ``folder``, and return what was measured."""
     console = console or Console()
     started, size = time.perf_counter(), DemoSize(64, 10, 400, 200, 0.03) if quick else DemoSize()
     target = Path(folder) / "demo.png"
@@ -118,8 +122,8 @@ def main(folder: str | Path = "demo", console: Console | None = None, *, quick: 
     matched = _matched()
     console.print("3 of 3: learning the features of a table ...")
     shown = Shown(trained, matched, _learned(size))
-    for sentence in shown.sentences():
-        console.print(f"- {sentence}", highlight=False)
+    for message, numbers in shown.messages().items():
+        console.print(f"- {message}: {numbers}.", highlight=False)
     with atomic(target) as part:
         draw(shown).savefig(part, format="png", dpi=110)
     console.print(f"Figure: {target} ({time.perf_counter() - started:.0f} s)")
@@ -147,9 +151,9 @@ def _trained(size: DemoSize) -> Trained:
         classes, quick = model(fresh).argmax(1), fast(fresh).argmax(1)
     proof, drift = model.decide(fresh), fast.drift()
     accuracy, differs, same = (
-        float((a == b).double().mean()) for a, b in ((classes, y[1400:]), (quick, classes), (proof.classes, classes))
+        mean_of(equal) for equal in (classes == y[1400:], quick != classes, proof.classes == classes)
     )
-    return Trained(accuracy, fast, 1.0 - drift.share, 1.0 - differs, proof, same, model.solve(fresh).row_steps)
+    return Trained(accuracy, fast, 1.0 - drift.share, differs, proof, same, model.solve(fresh).row_steps)
 
 
 def _matched() -> Matched:
@@ -167,36 +171,26 @@ def _learned(size: DemoSize) -> Learned:
     return Learned(plain, learned, np.asarray(fitted[1].features_), names)
 
 
-def mean(values: Any) -> float:
+def mean_of(values: Tensor) -> float:
     """Return the mean of the entries."""
-    return float(np.mean(np.asarray(values, dtype=float)))
+    return float(values.double().mean())
 
 
-# ---- what is shown ---------------------------------------------------------------------------------------
+# ---- the figure ------------------------------------------------------------------------------------------
 
 
 def draw(shown: Shown) -> Figure:
-    """Draw one panel for each sentence."""
+    """Draw one panel for each message."""
     figure = Figure(figsize=(12.0, 8.6), layout="constrained")
-    promise, proof, kernel, table = figure.subplots(2, 2).flat
+    panels = figure.subplots(2, 2).flat
     trained, matched, learned = shown
-    nsd.plots.ReplacementDisplay.from_replacement(trained.replacement).plot(promise)
-    _draw_steps(proof, trained)
-    nsd.plots.TwinDisplay.from_twin(matched.twin).plot(kernel)
-    nsd.plots.FeaturesDisplay(learned.features, learned.names).plot(table, top=len(learned.names))
-    known = trained.replacement.certificate
-    answered = f"answers {trained.answered:.0%} of fresh rows, differs on {trained.differs:.1%} "
-    steps = f"{mean(trained.proof.steps):.1f} steps instead of {mean(trained.solver_steps):.1f}; "
-    told = {
-        "A small student answers for a trained DEQ": f"{answered}(promised: at most {known.disagreement:.0%})",
-        "The trained DEQ stops once its class is proven": f"{steps}{trained.same:.0%} of the classes are the same",
-        "One layer has the kernel of an untrained DEQ": f"no error above {matched.twin.bound:.1e} of the diagonal",
-        "A kernel machine learns which columns matter": f"R2 on fresh rows {learned.learned:.2f}, without features "
-        f"{learned.plain:.2f}",
-    }
-    for ax, (message, numbers) in zip((promise, proof, kernel, table), told.items(), strict=True):
-        ax.set_title(message, loc="left", fontweight="bold", pad=24)
-        ax.text(0.0, 1.03, numbers, transform=ax.transAxes)
+    nsd.plots.ReplacementDisplay.from_replacement(trained.replacement).plot(panels[0])
+    _draw_steps(panels[1], trained)
+    nsd.plots.TwinDisplay.from_twin(matched.twin).plot(panels[2])
+    nsd.plots.FeaturesDisplay(learned.features, learned.names).plot(panels[3], top=len(learned.names))
+    for ax, (message, numbers) in zip(panels, shown.messages().items(), strict=True):
+        ax.set_title(message, loc="left", fontweight="bold", pad=36)
+        ax.text(0.0, 1.03, numbers.replace("; ", "\n", 1), transform=ax.transAxes)
         ax.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -207,7 +201,7 @@ def _draw_steps(ax: Axes, trained: Trained) -> None:
         (trained.proof.steps, "class proven", "#b3262e"),
         (trained.solver_steps, "residual below the solver's tolerance", "#9db9d4"),
     ):
-        found, counts = np.unique(np.asarray(steps), return_counts=True)
-        ax.bar(found, 100.0 * counts / counts.sum(), color=colour, label=name)
+        values, counts = np.unique(np.asarray(steps), return_counts=True)
+        ax.bar(values, 100.0 * counts / counts.sum(), color=colour, label=name)
     ax.set(xlabel="steps of the iteration", ylabel="fresh rows (%)", ylim=(0, 125), yticks=range(0, 101, 20))
     ax.legend(frameon=False, fontsize="small")
