@@ -243,16 +243,16 @@ def _parameter_kinds(function: Callable[..., Any]) -> dict[str, tuple[Kind, ...]
 
 def _kinds(note: Any, names: dict[str, Any]) -> tuple[Kind, ...]:
     try:
-        parts = _union(eval(note, names) if isinstance(note, str) else note)
+        types = _union(eval(note, names) if isinstance(note, str) else note)
     except (NameError, AttributeError):  # imported for type checkers alone
         return ()
-    found = [_kind(part) for part in parts if part is not str or Path not in parts]
-    return tuple(kind for kind in found if kind) if all(found) else ()
+    kinds = [_kind(hint) for hint in types if hint is not str or Path not in types]
+    return tuple(kind for kind in kinds if kind) if all(kinds) else ()
 
 
 def _union(hint: Any) -> list[Any]:
-    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
-    return [inner for part in parts for inner in _union(part)] if parts else [hint]
+    types = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+    return [inner for each in types for inner in _union(each)] if types else [hint]
 
 
 def _kind(hint: Any) -> Kind | None:

@@ -24,7 +24,7 @@ def as_rows(
     tracked: bool = False,
     checked: bool = True,
 ) -> Tensor:
-    """A finite float32 or float64 tensor (n, p) that shares memory with X where it can.
+    """Return a finite float32 or float64 tensor (n, p) that shares memory with X where it can.
 
     float32 stays, half precision becomes float32, everything else float64. ``least``: the fewest rows and columns
     allowed; ``tracked``: keep the graph of gradients; ``checked=False``: finite by construction, so not scanned.
@@ -49,7 +49,7 @@ def as_rows(
 
 
 def bad_row(rows: Tensor) -> int | None:
-    """The first row that holds NaN or infinity, if any does."""
+    """Return the first row that holds NaN or infinity, if any does."""
     # one reduction, no mask: a sum is finite unless an entry is not, or the sum itself overflows
     if bool(torch.isfinite(rows.sum())):
         return None
@@ -63,7 +63,7 @@ def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def as_numbers(value: Any, name: str) -> Tensor:
-    """Real numbers in any shape as a tensor, in the precision that rows have."""
+    """Return real numbers in any shape as a tensor, in the precision that rows have."""
     numbers = _plain(value, name) if isinstance(value, Tensor) else _from_array(value, name)
     if numbers.dtype in (torch.float32, torch.float64):
         return numbers
@@ -72,7 +72,7 @@ def as_numbers(value: Any, name: str) -> Tensor:
 
 
 def as_floats(value: Any, name: str) -> tuple[float, ...]:
-    """A sequence of finite numbers."""
+    """Return a sequence of finite numbers."""
     listed = value if isinstance(value, Tensor | np.ndarray) or not isinstance(value, Iterable) else list(value)
     numbers = as_numbers(listed, name)
     if numbers.ndim != 1 or not bool(torch.isfinite(numbers).all()):
@@ -81,7 +81,7 @@ def as_floats(value: Any, name: str) -> tuple[float, ...]:
 
 
 def as_labels(y: Any, n: int) -> np.ndarray:
-    """One label per row, names or numbers, none of them missing."""
+    """Return one label per row, names or numbers, none of them missing."""
     try:
         labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -96,7 +96,7 @@ def as_labels(y: Any, n: int) -> np.ndarray:
 
 
 def same_columns(x: Tensor, y: Tensor) -> Tensor:
-    """``y`` in the precision of ``x``; both must have as many features and lie on one device."""
+    """Return ``y`` in the precision of ``x``; both must have as many features and lie on one device."""
     if x.shape[1] != y.shape[1]:
         raise InvalidInputError(f"X has {x.shape[1]} features and Y has {y.shape[1]}; they must agree")
     if x.device != y.device:
@@ -106,31 +106,31 @@ def same_columns(x: Tensor, y: Tensor) -> Tensor:
 
 def squared_norms(rows: Tensor) -> Tensor:
     """Return ||x||^2 of every row in double precision, or refuse norms whose products in kernels would overflow."""
-    found = torch.cat([(part.double() ** 2).sum(1) for part in _blocks(rows)])
-    if len(found) and not float(found.detach().max()) <= 1e280:
-        row = int((~(found <= 1e280)).nonzero()[0])
+    squares = torch.cat([(part.double() ** 2).sum(1) for part in _blocks(rows)])
+    if len(squares) and not float(squares.detach().max()) <= 1e280:
+        row = int((~(squares <= 1e280)).nonzero()[0])
         raise InvalidInputError(f"row {row} has a norm beyond 1e140; scale the inputs down")
-    return found
+    return squares
 
 
 def as_device(device: Any) -> torch.device | None:
-    """The device of this name, if torch can compute on it here; ``None`` stays."""
+    """Return the device of this name, if torch can compute on it here; ``None`` stays."""
     if device is None:
         return None
     try:
-        found = torch.empty(0, device=device).device
+        place = torch.empty(0, device=device).device
     except Exception as error:  # torch has a class of its own for every reason
         reason = str(error).splitlines()[0]
         raise InvalidInputError(
             f"device must be one that torch can use here, such as 'cpu', got {device!r}: {reason}"
         ) from error
-    if found.type == "meta":
+    if place.type == "meta":
         raise InvalidInputError("the device 'meta' holds no numbers; give 'cpu', or 'cuda' where there is one")
-    return found
+    return place
 
 
 def like(result: Tensor, given: Any) -> Any:
-    """A torch result in the type of the input it came from."""
+    """Return a torch result in the type of the input it came from."""
     return result if isinstance(given, Tensor) else result.detach().cpu().numpy()
 
 

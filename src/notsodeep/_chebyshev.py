@@ -16,12 +16,12 @@ Array = NDArray[np.float64]
 
 
 def nodes(size: int, low: Any = -1.0, high: Any = 1.0) -> Array:
-    """Chebyshev points of the first kind in [low, high], increasing, without the ends."""
+    """Return Chebyshev points of the first kind in [low, high], increasing, without the ends."""
     return 0.5 * (high + low) + 0.5 * (high - low) * chebyshev.chebpts1(size)
 
 
 def to_coefficients(size: int) -> Array:
-    """The matrix from values at the nodes to Chebyshev coefficients."""
+    """Return the matrix from values at the nodes to Chebyshev coefficients."""
     angles = np.pi * (np.arange(size)[::-1] + 0.5) / size
     matrix = 2.0 / size * np.cos(np.outer(np.arange(size), angles))
     matrix[0] *= 0.5
@@ -30,19 +30,19 @@ def to_coefficients(size: int) -> Array:
 
 
 def polynomials(size: int, x: Tensor) -> Tensor:
-    """T_0 ... T_(size-1) at these points, along a new last dimension."""
+    """Return T_0 ... T_(size-1) at these points, along a new last dimension."""
     # the rounding of k arccos(x) meets coefficients that fall with k
     return torch.cos(torch.acos(x.clamp(-1.0, 1.0))[..., None] * torch.arange(size, dtype=x.dtype, device=x.device))
 
 
 def needed(relative: Tensor, tolerance: float) -> int:
-    """The number of leading orders (orders, ...) that hold everything above the tolerance, at least one."""
+    """Return the number of leading orders (orders, ...) that hold everything above the tolerance, at least one."""
     counts = (relative.reshape(len(relative), -1)).amax(1) > tolerance
     return int(counts.nonzero().max()) + 1 if bool(counts.any()) else 1
 
 
 def derived(coefficients: Tensor) -> Tensor:
-    """The coefficients of the derivatives of series, along the first dimension."""
+    """Return the coefficients of the derivatives of series, along the first dimension."""
     return torch.from_numpy(chebyshev.chebder(coefficients.numpy(), axis=0))
 
 
@@ -68,9 +68,9 @@ def clenshaw(
     parity: str | None,
     workspace: Workspace | None = None,
 ) -> Tensor:
-    """sum_m c_m T_m(x) at ``x2`` = 2 x, where ``less(m, b)`` writes c_m - b over b; it lies in the workspace, if given.
+    """Sum c_m T_m(x) over m at ``x2`` = 2 x, where ``less(m, b)`` writes c_m - b over b.
 
-    Odd and even series hold every second order, and recur in T_2.
+    The result lies in the workspace, if one is given. Odd and even series hold every second order, and recur in T_2.
     """
     workspace, odd = workspace or Workspace(), parity == "odd"
     y2 = x2 if parity is None else torch.mul(x2, x2, out=workspace("y2", x2)).sub_(2.0)
@@ -83,12 +83,12 @@ def clenshaw(
 
 
 def series_sum(parts: Tensor, x2: Tensor, parity: str | None = None, workspace: Workspace | None = None) -> Tensor:
-    """sum_m parts_m T_m(x) at ``x2`` = 2 x, with the same parts for all points or with some for each."""
+    """Sum parts_m T_m(x) over m at ``x2`` = 2 x, with the same parts for all points or with some for each."""
     return clenshaw(len(parts), lambda m, b: torch.sub(parts[m], b, out=b), x2, parity, workspace)
 
 
 def power_coefficients(parts: Tensor) -> tuple[Tensor, ...] | None:
-    """The series as a polynomial in ``x2`` = 2 x, if its sum by powers keeps 13 digits: it takes half of the time."""
+    """Return the series as a polynomial in ``x2`` = 2 x, twice as fast; None unless its sums keep 13 digits."""
     powers = chebyshev.cheb2poly(parts.numpy())
     if float(np.abs(powers).sum()) > 1e3 * float(parts.abs().max()):
         return None
@@ -96,7 +96,7 @@ def power_coefficients(parts: Tensor) -> tuple[Tensor, ...] | None:
 
 
 def power_sum(powers: Sequence[Tensor], x2: Tensor, workspace: Workspace) -> Tensor:
-    """sum_m powers_m x2^m by Horner's rule; it lies in the workspace."""
+    """Sum powers_m x2^m over m by Horner's rule; it lies in the workspace."""
     out = workspace("b1", x2).fill_(powers[-1])
     for c in reversed(powers[:-1]):
         torch.addcmul(c, out, x2, out=out)

@@ -212,10 +212,10 @@ def _largest(rows: Tensor) -> Tensor:
 def relative_residual(z: Tensor, image: Tensor, rows: Tensor | None = None) -> Tensor:
     """Return |f(z) - z| / |f(z)| of every row."""
     gap, size = (torch.linalg.vector_norm(part, dim=-1) for part in (image - z, image))
-    found = gap / size
+    relative = gap / size
     span = 1e15  # squares of larger and of smaller numbers leave the range of float32
     if bool(((size < span) & (size > 1.0 / span)).all()):
-        return found
+        return relative
     scale = torch.maximum(_largest(image), _largest(z))
     gap, size = (torch.linalg.vector_norm(part / scale, dim=-1) for part in (image - z, image))
     # a row at rest in zero is at rest: 0 <= tol * 0

@@ -66,8 +66,8 @@ def _sweep(target: Path) -> None:
     ours = re.compile(rf"\.{re.escape(target.name[:50])}\.([0-9a-f]{{6}})([0-9a-f]{{6}})[0-9a-f]{{4}}\.part")
     with contextlib.suppress(OSError):  # what cannot be removed stays
         for part in target.parent.iterdir():
-            if (found := ours.fullmatch(part.name)) and part.is_file():
-                gone = int(found[1], 16) == _machine() and not Path("/proc", str(int(found[2], 16))).exists()
+            if (match := ours.fullmatch(part.name)) and part.is_file():
+                gone = int(match[1], 16) == _machine() and not Path("/proc", str(int(match[2], 16))).exists()
                 if gone or time.time() - part.stat().st_mtime > 86400:
                     part.unlink()
 

@@ -32,18 +32,18 @@ class Gradients(NamedTuple):
     def inner(self, other: Gradients, full: bool = False) -> Tensor:
         """Return the inner products, summed over outputs, (n, m), or for all pairs of outputs, (n, k, m, k)."""
         if full:
-            found = torch.einsum("nkp,mlp->nkml", self.left, other.left)
+            products = torch.einsum("nkp,mlp->nkml", self.left, other.left)
         else:
-            found = self.left.flatten(1) @ other.left.flatten(1).mT
+            products = self.left.flatten(1) @ other.left.flatten(1).mT
         if self.right is None or other.right is None:
-            return found
+            return products
         rows = self.right @ other.right.mT
-        return found * (rows[:, None, :, None] if full else rows)
+        return products * (rows[:, None, :, None] if full else rows)
 
     def squares(self) -> Tensor:
         """Return the squared norms, summed over outputs, (n,)."""
-        found = self.left.square().sum((1, 2))
-        return found if self.right is None else found * self.right.square().sum(1)
+        squares = self.left.square().sum((1, 2))
+        return squares if self.right is None else squares * self.right.square().sum(1)
 
     def push(self, weights: Tensor) -> Tensor:
         """Return the inner products with arrays of weights, (c, ...): a tensor of shape (n, k, c)."""
@@ -69,40 +69,40 @@ class Product:
     """How many more dimensions the weights have than the rows."""
 
     def features(self, weights: Tensor) -> int:
-        """The length of a row."""
+        """Return the length of a row."""
         return weights.shape[-1]
 
     def terms(self, weights: Tensor) -> int:
-        """The number of products in an entry of the map."""
+        """Return the number of products in an entry of the map."""
         return weights[0].numel()
 
     def spread(self, weights: Tensor) -> float:
-        """A bound of the norm of the map whose weights are |A|."""
+        """Return a bound of the norm of the map whose weights are |A|."""
         return float(weights.detach().double().norm()) * (1.0 + 1e-9)
 
     def symbols(self, weights: Tensor) -> Tensor:
-        """Matrices (b, m, n), in double precision, the largest norm of which is a bound of the map's."""
+        """Return matrices (b, m, n), in double precision, the largest norm of which is a bound of the map's."""
         return weights.detach().double().unsqueeze(0)
 
     def forward(self, weights: Tensor, u: Tensor) -> Tensor:
         return u @ weights.mT
 
     def affine(self, drive: Tensor, u: Tensor, weights: Tensor) -> Tensor:
-        """``drive`` plus ``gain`` times the map, fused where the shapes allow it."""
+        """Return ``drive`` plus ``gain`` times the map, fused where the shapes allow it."""
         if u.ndim == 2 and weights.ndim == 2:
             return torch.addmm(drive, u, weights.mT, alpha=self.gain)
         return drive + self.gain * self.forward(weights, u)
 
     def back(self, weights: Tensor, h: Tensor) -> Tensor:
-        """The transposed map."""
+        """Apply the transposed map."""
         return self.forward(self.transposed(weights), h)
 
     def transposed(self, weights: Tensor) -> Tensor:
-        """The weights of the transposed map."""
+        """Return the weights of the transposed map."""
         return weights.mT
 
     def outer(self, left: Tensor, right: Tensor, like: Tensor) -> Tensor:
-        """The gradient of <left, map(right)> in weights of the shape of ``like``."""
+        """Return the gradient of <left, map(right)> in weights of the shape of ``like``."""
         if like.ndim == 2 and left.ndim > 2:
             left, right = left.reshape(-1, left.shape[-1]), right.reshape(-1, right.shape[-1])
         product = left.mT @ right
@@ -195,14 +195,14 @@ class Averages:
         return (down @ u.unflatten(-1, (-1, *self.size)) @ across.mT).flatten(-3)
 
     def back(self, h: Tensor) -> Tensor:
-        """The transposed map."""
+        """Apply the transposed map."""
         if self.box == 1:
             return self.forward(h)
         down, across = self._bands(h)
         return (down.mT @ h.unflatten(-1, (-1, len(down), len(across))) @ across).flatten(-3)
 
     def _bands(self, like: Tensor) -> list[Tensor]:
-        """The averages along either direction, as matrices (averages, positions)."""
+        """Return the averages along either direction, as matrices (averages, positions)."""
         if self.box == "global":
             return [like.new_full((1, n), 1.0 / n) for n in self.size]
         ends = [torch.arange(n + self.box - 1, device=like.device)[:, None] for n in self.size]

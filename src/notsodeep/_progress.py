@@ -25,17 +25,17 @@ def track(
     if progress is False or not (console.is_terminal or console.is_jupyter):
         yield from items
         return
-    told = description if callable(description) else lambda: description
+    text = description if callable(description) else lambda: description
     due, bar = time.monotonic() + (0.0 if progress else _PATIENCE), None
     try:
         for done, item in enumerate(items):
             if bar is None and time.monotonic() >= due:
                 bar = _bar(console)
                 bar.start()
-                task = bar.add_task(told(), total=total, completed=done)
+                task = bar.add_task(text(), total=total, completed=done)
             yield item
             if bar is not None:
-                bar.update(task, advance=1, description=told())
+                bar.update(task, advance=1, description=text())
     finally:
         if bar is not None:
             bar.stop()

@@ -19,13 +19,13 @@ Parametrisation = Literal["ntk", "standard"]
 
 def as_html(heading: str, rows: Iterable[tuple[object, ...]]) -> str:
     """Return a plain table, which notebooks show for an object; a row begins with its name, numbers have six digits."""
-    told = [[escape(f"{value:.6g}" if isinstance(value, float) else str(value)) for value in row] for row in rows]
-    cells = "".join(f"<tr><th>{name}</th>{''.join(f'<td>{text}</td>' for text in texts)}</tr>" for name, *texts in told)
-    return f"<table><caption>{escape(heading)}</caption><tbody>{cells}</tbody></table>"
+    texts = [[escape(f"{value:.6g}" if isinstance(value, float) else str(value)) for value in row] for row in rows]
+    lines = (f"<tr><th>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for name, *cells in texts)
+    return f"<table><caption>{escape(heading)}</caption><tbody>{''.join(lines)}</tbody></table>"
 
 
 class Drawn:
-    """A result with a picture of its own, which the room of plots draws."""
+    """The base of results that have a picture, which :mod:`notsodeep.plots` draws."""
 
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Draw the result into ``ax``, or into a new figure, and return its display from :mod:`notsodeep.plots`."""

@@ -76,9 +76,9 @@ class DEQKernel(Base):
 
     def variances(self) -> list[Tensor]:
         """Return sigma_a2, sigma_b2 and sigma_c2, each of shape (*batch, 1, 1), as functions of the raw parameters."""
-        found = {n: getattr(self, f"raw_{n}_constraint").transform(getattr(self, f"raw_{n}")) for n in self.names}
-        like = next(iter(found.values()))
-        return [found.get(name, torch.zeros_like(like)) for name in ("sigma_a2", "sigma_b2", "sigma_c2")]
+        values = {n: getattr(self, f"raw_{n}_constraint").transform(getattr(self, f"raw_{n}")) for n in self.names}
+        like = next(iter(values.values()))
+        return [values.get(name, torch.zeros_like(like)) for name in ("sigma_a2", "sigma_b2", "sigma_c2")]
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         """Return the matrices of rows x1, (*batch, n, p), against x2, (*batch, m, p), or their diagonals."""

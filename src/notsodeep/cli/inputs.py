@@ -64,9 +64,9 @@ def deq_from(text: str, sigma_a2: float | None) -> Any:
 def _activation(text: str) -> Any:
     if text.endswith((".npy", ".npz", ".csv")):
         raise InvalidInputError(f"{text!r} is a file where an activation stands, such as relu; swap the two.")
-    name, _, rest = text.partition(":")
+    name, _, listed = text.partition(":")
     try:
-        parts = [part.split("=") for part in rest.split(",") if part]
+        parts = [part.split("=") for part in listed.split(",") if part]
         parameters = {key.strip(): float(value) for key, value in parts}
     except ValueError:
         example = "leaky_relu:slope=0.1"
@@ -119,17 +119,17 @@ def prepared(*sources: Path, standardise: bool) -> list[Any]:
         return list(scaled) if len(rows) > 1 else [scaled]
     squares = float(np.mean(np.einsum("ij,ij->i", rows[0], rows[0], dtype=np.float64)))
     if not 0.01 <= squares <= 100.0:
-        told = f"the rows of {sources[0]} have a mean squared norm of {squares:.3g}, far from one"
-        complain(f"{told}: is --standardise missing?", "yellow")
+        norms = f"the rows of {sources[0]} have a mean squared norm of {squares:.3g}, far from one"
+        complain(f"{norms}: is --standardise missing?", "yellow")
     return rows
 
 
 def labels_from(source: Path, n: int) -> Any:
     """Return the labels of a file, numbers or words; a table may have a heading above its n rows."""
-    found = _read(source, "y")
-    if isinstance(found, np.ndarray):
-        return found
-    cells = found.iloc[:, 0].str.strip().tolist() if found.shape[1] == 1 else found.to_numpy().tolist()
+    table = _read(source, "y")
+    if isinstance(table, np.ndarray):
+        return table
+    cells = table.iloc[:, 0].str.strip().tolist() if table.shape[1] == 1 else table.to_numpy().tolist()
     # one line more is a heading where it is a word that is no label; else a row of the data is missing
     heading = len(cells) == n + 1 and cells[0] not in cells[1:] and not str(cells[0]).lstrip("-").isdigit()
     if "" in cells[heading:]:

@@ -169,17 +169,17 @@ def learn(
             raise InvalidInputError("a curve runs over one thing: give a range for -n or for --ridge, not for both.")
         n: Any = int(sizes[0]) if len(ridges) > 1 else np.unique(sizes.round())
         rule: Any = ridges if len(ridges) > 1 else float(ridges[0])
-        found: Any = nsd.learning_curve({activation: deq}, mixture, n, which, ridge=rule)
+        curve: Any = nsd.learning_curve({activation: deq}, mixture, n, which, ridge=rule)
     elif labels is None:
         raise InvalidInputError("--data needs --labels: leave-one-out asks for the class of every row.")
     elif len(given := _range("--ridge", ridge)) > 1:
         raise InvalidInputError("with --data give one --ridge; the curve runs over the number of rows.")
     else:
         (X,) = inputs.prepared(data, standardise=standardise)
-        found = nsd.estimate_learning(deq, X, inputs.labels_from(labels, len(X)), which, ridge=float(given[0]))
+        curve = nsd.estimate_learning(deq, X, inputs.labels_from(labels, len(X)), which, ridge=float(given[0]))
     if plot is not None:
-        inputs.save_plot(nsd.plots.LearningDisplay.from_curve(found), plot)
-    typer.echo(as_json(found.to_dict()) if json else str(found))
+        inputs.save_plot(nsd.plots.LearningDisplay.from_curve(curve), plot)
+    typer.echo(as_json(curve.to_dict()) if json else str(curve))
 
 
 def _range(option: str, text: str) -> np.ndarray:

@@ -342,13 +342,13 @@ def workers_of(client: Any) -> Mapping[str, Any]:
         raise InvalidInputError("an asynchronous client is not supported; use Client(..., asynchronous=False)")
     try:
         client.wait_for_workers(1, timeout=LIMITS.patience)
-        found: Mapping[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+        workers: Mapping[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
     except (OSError, TimeoutError, RuntimeError, AttributeError) as error:
         raise ClusterError(
             f"the cluster has no workers, or its scheduler does not answer ({error or type(error).__name__}); start "
             "some (dask worker ADDRESS, cluster.scale(n)) and try again"
         ) from None
-    return found
+    return workers
 
 
 def result_of(client: Client, future: Future) -> Any:

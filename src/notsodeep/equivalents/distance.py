@@ -77,8 +77,8 @@ def best_scalar(exact: Any, approximation: Any) -> BestScalar:
         return scalar.new_tensor([-values.sum()]), scalar.new_tensor([(vectors * (right @ vectors)).sum()])
 
     start = torch.tensor([size / max(other, 1e-300)], dtype=torch.float64)
-    found = newton(excess, start, 0.0 * start, math.inf * start, flattest=1e-300, steps=40, still=1e-9)
-    return BestScalar(float(found.value), least / size)
+    root = newton(excess, start, 0.0 * start, math.inf * start, flattest=1e-300, steps=40, still=1e-9)
+    return BestScalar(float(root.value), least / size)
 
 
 def _outermost(operator: LinearOperator | Array, both: bool = False) -> tuple[Array, Array]:
@@ -91,8 +91,8 @@ def _outermost(operator: LinearOperator | Array, both: bool = False) -> tuple[Ar
         which: dict[str, Any] = {"k": 2, "which": "BE"} if both else {"k": 1, "which": "LM"}
         try:
             # the error of an eigenvalue is quadratic in ARPACK's residual tolerance
-            found: tuple[Array, Array] = eigsh(operator, v0=start, tol=1e-5, maxiter=200, **which)
-            return found
+            pair: tuple[Array, Array] = eigsh(operator, v0=start, tol=1e-5, maxiter=200, **which)
+            return pair
         except ArpackError as error:  # what is made of rounding errors has no top that Lanczos could find
             if n > 1500:  # all eigenvalues would take minutes
                 raise ConvergenceError(f"Lanczos did not find the spectral norm: {error}") from None

@@ -117,7 +117,7 @@ def settings_from(given: Mapping[str, str], needed: Sequence[str]) -> dict[str, 
     """Return the settings that texts name, one stop for each needed control."""
     if unknown := sorted(set(given) - set(needed)):
         raise InvalidInputError(f"unknown setting {unknown[0][:40]!r}; these are taken: {', '.join(needed)}")
-    found = {}
+    settings = {}
     for control in controls():
         if control.name not in needed:
             continue
@@ -125,8 +125,8 @@ def settings_from(given: Mapping[str, str], needed: Sequence[str]) -> dict[str, 
         stops = {str(stop): stop for stop in control.stops}
         if text not in stops:
             raise InvalidInputError(f"{control.name} is one of {', '.join(stops)}; got {text[:40]!r}")
-        found[control.name] = stops[text]
-    return found
+        settings[control.name] = stops[text]
+    return settings
 
 
 def network_of(settings: Settings) -> DEQ:

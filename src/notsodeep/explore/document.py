@@ -50,8 +50,8 @@ def stored_page(
     asked = list(_stops(shown))
     jobs = jobs or (os.cpu_count() or 1 if len(asked) > _FEW else 1)
     with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        found = map(_answer, asked) if jobs == 1 else pool.map(_answer, asked, chunksize=8)
-        stored = dict(track(found, len(asked), "numbers of the explorer", progress))
+        answers = map(_answer, asked) if jobs == 1 else pool.map(_answer, asked, chunksize=8)
+        stored = dict(track(answers, len(asked), "numbers of the explorer", progress))
     return _filled(shown, stored)
 
 

@@ -290,12 +290,12 @@ def learning_section(settings: Settings) -> Document:
     if axis == "times":
         del given["ridge"]
     networks: dict[str, Any] = {"DEQ": network_of(settings), "plain layer": nsd.ENN([settings["activation"]])}
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", NotSoDeepWarning)
         curve = nsd.learning_curve(networks, mixture_of(settings), kernel=settings["kernel"], **given)
     x, (deq, plain) = curve.points, curve.accuracy
     best = int(deq.argmax())
-    careful = f" Careful: {told[0].message}" if told else ""
+    careful = f" Careful: {warned[0].message}" if warned else ""
     marks = [] if axis == "times" else [{"x": settings[axis], "name": "your setting", "role": "deq"}]
     gap = 100 * float(np.abs(deq - plain).max())
     other = f"differs by up to {gap:.2g} percentage points" if gap > 0.01 else "is expected to do the same here"

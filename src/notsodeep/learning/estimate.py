@@ -129,8 +129,8 @@ class LearningEstimate(Drawn):
 
     def _table(self) -> tuple[list[tuple[str, str, str]], str]:
         """Return the rows, and a sentence on twice as many points."""
-        found = zip(self.sizes, self.accuracy, self.accuracy_error, self.mse, self.mse_error, strict=True)
-        rows = [(f"{n:.0f}", f"{100 * a:.2f} ± {100 * d:.2f}", f"{e:.4f} ± {s:.4f}") for n, a, d, e, s in found]
+        columns = zip(self.sizes, self.accuracy, self.accuracy_error, self.mse, self.mse_error, strict=True)
+        rows = [(f"{n:.0f}", f"{100 * a:.2f} ± {100 * d:.2f}", f"{e:.4f} ± {s:.4f}") for n, a, d, e, s in columns]
         double = 2 * self.sizes[-1]
         value, low, high = (100 * float(part[0]) for part in self.predict(double))
         return rows, f"continued to {double:.0f} points: {value:.2f} % ({low:.2f} to {high:.2f})"
@@ -184,8 +184,8 @@ def estimate_learning(
     --------
     >>> import notsodeep as nsd
     >>> X, y = nsd.GaussianMixture.two_class(100, mu=4.0).sample(300, seed=0)
-    >>> found = estimate_learning(nsd.DEQ("relu", sigma_a2=0.2), X, y, ridge=0.1)
-    >>> found.sizes.tolist()
+    >>> estimate = estimate_learning(nsd.DEQ("relu", sigma_a2=0.2), X, y, ridge=0.1)
+    >>> estimate.sizes.tolist()
     [38.0, 57.0, 86.0, 131.0, 198.0, 300.0]
     """
     if not_negative("ridge", ridge) == 0.0:
@@ -232,9 +232,9 @@ def _sizes(given: Any, n: int) -> list[int]:
 def _scored(K: Tensor, labels: Array, n: int, ridge: float, seed: int) -> tuple[Array, ...]:
     """Return the error and the squared error of every row, and the nearness of a peak, averaged over four subsets."""
     generator = np.random.default_rng([seed % 2**64, n])
-    parts = [generator.permutation(len(K))[:n] for _ in range(4 if n < len(K) else 1)]
-    found = [_scores(K, labels, rows, ridge) for rows in parts]
-    return tuple(np.mean(part, axis=0) for part in zip(*found, strict=True))
+    subsets = [generator.permutation(len(K))[:n] for _ in range(4 if n < len(K) else 1)]
+    scores = [_scores(K, labels, rows, ridge) for rows in subsets]
+    return tuple(np.mean(part, axis=0) for part in zip(*scores, strict=True))
 
 
 def _scores(K: Tensor, labels: Array, rows: Array, ridge: float) -> tuple[Array, Array, float]:

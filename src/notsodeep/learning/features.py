@@ -57,7 +57,7 @@ class LinearProblem:
     p: int
     offsets: Array  # o_a, (K,): what the diagonal of the kernel adds to the ridge
     diagonal: float  # Mean of the kernel over points with themselves: the unit of the ridge
-    concentration: Callable[[float], Concentration]  # The test of a ridge, in the kernel's own unit
+    concentration: Callable[[float], Concentration]  # The test of a ridge, in the kernel's of_products unit
     products: int  # Rows of the joint spectrum that are products
     longer: LongerRows | None = None  # For joint spectra
 
@@ -127,19 +127,20 @@ def _without_norms(source: Source, form: Linearised) -> Linearised:
 
 def _problem(source: Source, form: Linearised, curvature: float, products: Commuting | None) -> LinearProblem:
     """Join the rows l_a x, products of them if any, the norms, and the classes, whose features have no noise."""
-    noise, own = _rows_and_norms(source, form), np.zeros(len(source.counts))
+    noise, of_products = _rows_and_norms(source, form), np.zeros(len(source.counts))
     if products is not None:
-        noise, own = noise.plus(products), products.weights @ products.values
-    classes = _direction(noise, 0.0 * own, nearest_semidefinite(form.excess), 0.0)
+        noise, of_products = noise.plus(products), products.weights @ products.values
+    classes = _direction(noise, 0.0 * of_products, nearest_semidefinite(form.excess), 0.0)
     # rounding must not make a kernel that is all Gram matrix (a linear network) indefinite
-    offsets, steep = np.maximum(form.offsets - own, 1e-12 * form.unit), products is not None and is_steep(source)
-    held = float((offsets if steep else offsets + own.mean()).mean())
+    offsets = np.maximum(form.offsets - of_products, 1e-12 * form.unit)
+    steep = products is not None and is_steep(source)
+    held = float((offsets if steep else offsets + of_products.mean()).mean())
     return LinearProblem(
         noise=noise.plus(classes),
         counts=source.counts.astype(np.float64),
         p=source.p,
         offsets=offsets,
-        diagonal=float(source.shares @ form.own),
+        diagonal=float(source.shares @ form.diagonal),
         concentration=functools.partial(concentration, source, form, curvature, held, steep=steep),
         products=0 if products is None else len(products.weights),
     )

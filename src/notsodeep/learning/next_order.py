@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..spectra.population import OWN, Array, Commuting
+from ..spectra.population import SAME, Array, Commuting
 from .features import LongerRows
 from .resolvent import Resolvent
 
@@ -28,22 +28,22 @@ def errors_at_finite_p(at: Resolvent, targets: Array) -> tuple[Array, Array, Arr
     classes, ratios, p = len(problem.counts), problem.ratios, problem.p
     problem = replace(problem, noise=_with_targets(problem.noise, p * targets @ targets.T))
     longer = problem.longer
-    omega = at.pair(OWN).couplings * (ratios * at.g**2)[:, None, :]
+    omega = at.pair(SAME).couplings * (ratios * at.g**2)[:, None, :]
     start = Resolvent(problem, problem.noise, at.g + 0.0j)
     u = 1.0 / at.g + np.linalg.solve(np.eye(classes) - omega, (ridges + start.traces - 1.0 / at.g)[..., None])[..., 0]
     end = Resolvent(problem, problem.noise, 1.0 / u)
-    couplings, own, uneven = _parts(end, longer)
+    couplings, along, uneven = _parts(end, longer)
     weights = ratios / u**2
     inverse = np.linalg.inv(np.eye(classes) - couplings * weights[:, None, :])
     # F_1 = log det(I - Omega)/2 + sum_a n_a g_a^2 ((m_a' Q m_a)^2/p^2 - U_a/2): its slopes in u, and in g through Q
-    by_u = (np.einsum("naa->na", inverse) - 1.0) / u - weights / u * (2.0 / p * own**2 - p * uneven)
+    by_u = (np.einsum("naa->na", inverse) - 1.0) / u - weights / u * (2.0 / p * along**2 - p * uneven)
     by_g = np.empty_like(u)
     for c in range(classes):
         ends = [Resolvent(problem, problem.noise, (1.0 + step * np.eye(classes)[c]) / u) for step in (1e-4, -1e-4)]
         pairs = zip(*(_parts(each, longer) for each in ends), strict=True)
         slope, bend, rise = ((one - two).T * 0.5e4 * u[:, c] for one, two in pairs)
         by_g[:, c] = -0.5 * np.einsum("ban,nba,nb->n", slope, inverse, weights)
-        by_g[:, c] += (weights * (2.0 / p * own * bend.T - 0.5 * p * rise.T)).sum(1)
+        by_g[:, c] += (weights * (2.0 / p * along * bend.T - 0.5 * p * rise.T)).sum(1)
     moved_u = -inverse @ couplings / p  # by e of each class
     moved_g = np.eye(classes) / problem.counts - moved_u / u[:, :, None] ** 2
     more = np.einsum("na,nab->nb", by_u, moved_u) + np.einsum("na,nab->nb", by_g, moved_g)
@@ -60,8 +60,8 @@ def _with_targets(noise: Commuting, grams: Array) -> Commuting:
 
 def _parts(at: Resolvent, longer: LongerRows | None) -> tuple[Array, Array, Array]:
     """Return the couplings, m_a' Q m_a, and U_a, the variance of u by norms beyond that of Gaussian features."""
-    own = np.einsum("naa->na", at.means)
-    return at.pair(OWN).couplings, own, 0.0 * own if longer is None else _uneven(at, longer)
+    along = np.einsum("naa->na", at.means)
+    return at.pair(SAME).couplings, along, 0.0 * along if longer is None else _uneven(at, longer)
 
 
 def _uneven(at: Resolvent, longer: LongerRows) -> Array:

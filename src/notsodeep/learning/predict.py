@@ -116,8 +116,8 @@ def predict_learning(
     --------
     >>> import notsodeep as nsd
     >>> mix = nsd.GaussianMixture.two_class(400, mu=2.0, cov=4.0)
-    >>> found = predict_learning(nsd.DEQ("relu", sigma_a2=0.2), mix, n=800, ridge=1e-2)
-    >>> round(found.accuracy, 2)
+    >>> prediction = predict_learning(nsd.DEQ("relu", sigma_a2=0.2), mix, n=800, ridge=1e-2)
+    >>> round(prediction.accuracy, 2)
     0.86
     """
     net, trained, rates = _training(network, kernel)
@@ -249,8 +249,8 @@ class LearningCurve(Drawn):
 
     def _table(self) -> tuple[str, list[tuple[str, ...]]]:
         """Return the heading and the rows, the first of which holds the names."""
-        found = zip(self.points, self.accuracy.T, self.mse.T, strict=True)
-        rows = [(f"{x:.5g}", *(f"{100 * a:.2f} {e:9.4f}" for a, e in zip(*pair, strict=True))) for x, *pair in found]
+        columns = zip(self.points, self.accuracy.T, self.mse.T, strict=True)
+        rows = [(f"{x:.5g}", *(f"{100 * a:.2f} {e:9.4f}" for a, e in zip(*pair, strict=True))) for x, *pair in columns]
         return f"predicted from the {self.kernel}: accuracy in %, mean squared error", [(self.axis, *self.names), *rows]
 
     def __str__(self) -> str:
@@ -314,8 +314,8 @@ def learning_curve(
     # ridges and times are solved together, numbers of points one by one
     runs: list[dict[str, Any]] = [{"n": int(k)} for k in points] if axis == "n" else [{axis: points}]
     given = {"n": n, "ridge": ridge, "times": times, "targets": targets, "kernel": kernel}
-    found = [[predict_learning(g, mixture, **(given | run)) for run in runs] for g in named.values()]
-    rows = {field: np.array([np.hstack([getattr(q, field) for q in row]) for row in found]) for field in _FIELDS}
+    predictions = [[predict_learning(g, mixture, **(given | run)) for run in runs] for g in named.values()]
+    rows = {field: np.array([np.hstack([getattr(q, field) for q in row]) for row in predictions]) for field in _FIELDS}
     return LearningCurve(axis, points, tuple(named), kernel=kernel, **rows)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import ConvergenceError
-from ..spectra.population import OWN, Array, Commuting, CommutingAt, NonCommuting, NonCommutingAt, Pairs, newton
+from ..spectra.population import SAME, Array, Commuting, CommutingAt, NonCommuting, NonCommutingAt, Pairs, newton
 from .features import LinearProblem
 
 
@@ -58,12 +58,12 @@ class Resolvent:
     @cached_property
     def traces(self) -> Array:
         """delta_a = tr(S_a Q)/p, (N, K)."""
-        removed = np.einsum("nac,nbca->nb", self._weights, self.bulk.forms(OWN))
+        removed = np.einsum("nac,nbca->nb", self._weights, self.bulk.forms(SAME))
         added = np.einsum("naa->na", self.means)
         return self.bulk.traces() + (added - removed) / self.problem.p
 
     def traces_of(self, values: Array) -> Array:
-        """tr(S_a Q)/p for other eigenvalues (r, K), in a joint spectrum; (N, K)."""
+        """Return tr(S_a Q)/p for other eigenvalues (r, K), in a joint spectrum; (N, K)."""
         assert isinstance(self.bulk, CommutingAt)
         noise, rows = self.bulk.of, self.bulk.of.within[0]
         along = np.tensordot(self._weights, noise.mean_grams[rows], axes=((1, 2), (1, 2)))
@@ -87,8 +87,8 @@ class Resolvent:
         return Pair(noises + (np.swapaxes(along, 1, 2) + products) / p, forms, noises)
 
     def slopes(self) -> Array:
-        """How delta falls with every g_c: (n_c/p) tr(S_a Q S_c Q)/p, (N, K, K)."""
-        return self.pair(OWN).couplings * self.problem.ratios
+        """Return how delta falls with every g_c: (n_c/p) tr(S_a Q S_c Q)/p, (N, K, K)."""
+        return self.pair(SAME).couplings * self.problem.ratios
 
 
 def solve(problem: LinearProblem, ridges: Array) -> Resolvent:

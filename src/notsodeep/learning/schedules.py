@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 
-from ..spectra.population import LIMITS, OWN, Array, NonCommuting, Pairs
+from ..spectra.population import LIMITS, SAME, Array, NonCommuting, Pairs
 from .features import LIMITS as LEARNING
 from .features import LinearProblem
 from .next_order import errors_at_finite_p
@@ -36,13 +36,13 @@ def ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Score
 
 def _ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Scores:
     at = solve(problem, problem.offsets + ridges[:, None])
-    means, covariances = score_means(at, targets), score_covariances(at, OWN, targets)
+    means, covariances = score_means(at, targets), score_covariances(at, SAME, targets)
     shares, squares = problem.counts / problem.counts.sum(), _squares(means, covariances, targets)
     # a training residual is gamma/(d_a + delta_a) times the one of the same point left out
     training = ridges**2 * ((at.g**2 * squares) @ shares)
     if isinstance(problem.noise, NonCommuting):  # the order 1/p is that of a joint spectrum nearby
         at = solve(replace(problem, noise=problem.noise.surrogate()), problem.offsets + ridges[:, None])
-        squares = _squares(score_means(at, targets), score_covariances(at, OWN, targets), targets)
+        squares = _squares(score_means(at, targets), score_covariances(at, SAME, targets), targets)
     errors, left, doubt = errors_at_finite_p(at, targets)
     outputs = targets.shape[1]
     finite = errors / (outputs * squares), left / (outputs * ((at.g**2 * squares) @ shares))
@@ -86,18 +86,18 @@ def _contour_sums(at: Resolvent, gains: list[Array], targets: Array) -> list[Arr
     sums = [np.zeros(())] * len(gains)
     for conjugate in (False, True):
         pairs = Pairs((base + first).ravel(), (base + second).ravel(), conjugate)
-        found = score_covariances(at, pairs, targets)
-        found = found.reshape(times, len(first), *found.shape[1:])
+        covariances = score_covariances(at, pairs, targets)
+        covariances = covariances.reshape(times, len(first), *covariances.shape[1:])
         for k, gain in enumerate(gains):
             weights = gain[:, first] * pairs.seconded(gain[:, second])
-            sums[k] = sums[k] + _both_halves(weights, found, first == second)
+            sums[k] = sums[k] + _both_halves(weights, covariances, first == second)
     return sums
 
 
-def _both_halves(weights: Array, found: Array, own: Array) -> Array:
+def _both_halves(weights: Array, covariances: Array, equal: Array) -> Array:
     """Return 2 Re of the sum over pairs j <= k, and over k < j: the transposes, or the adjoints of conjugate pairs."""
-    whole = 2.0 * np.einsum("tqb,tqboz->tboz", weights, found).real
-    twice = 2.0 * np.einsum("tqb,tqboz->tboz", weights * own[:, None], found).real
+    whole = 2.0 * np.einsum("tqb,tqboz->tboz", weights, covariances).real
+    twice = 2.0 * np.einsum("tqb,tqboz->tboz", weights * equal[:, None], covariances).real
     return whole + np.swapaxes(whole - twice, -1, -2)
 
 
@@ -150,9 +150,9 @@ def confusions(means: Array, covariances: Array, targets: Array) -> tuple[Array,
     points = ((np.arange(LEARNING.lattice) + 0.5) / LEARNING.lattice)[:, None]
     if classes > 3:
         points = qmc.Sobol(classes - 2, seed=0).random(LEARNING.lattice)
-    found = np.stack([_orthant(*_margins(levels, spreads, c), points) for c in range(classes)], -1)
-    total = found.sum(-1, keepdims=True)
-    return found / total, float(np.abs(total - 1.0).max())
+    chosen = np.stack([_orthant(*_margins(levels, spreads, c), points) for c in range(classes)], -1)
+    total = chosen.sum(-1, keepdims=True)
+    return chosen / total, float(np.abs(total - 1.0).max())
 
 
 def _two(levels: Array, spreads: Array) -> Array:

@@ -133,7 +133,7 @@ class GaussianMixture:
         return f"GaussianMixture(p={self.p}, classes={self.classes}, covariances=[{kinds}], weights=[{shares}])"
 
     def _repr_html_(self) -> str:
-        parts = zip(self.weights, np.linalg.norm(self.means, axis=1), self.covariances, strict=True)
-        told = [f"weight {w:.4g}, |mean| {m:.4g}, tr C / p {c.trace() / self.p:.4g}" for w, m, c in parts]
-        rows = [(f"class {a}", text) for a, text in enumerate(told)]
+        classes = zip(self.weights, np.linalg.norm(self.means, axis=1), self.covariances, strict=True)
+        texts = [f"weight {w:.4g}, |mean| {m:.4g}, tr C / p {c.trace() / self.p:.4g}" for w, m, c in classes]
+        rows = [(f"class {a}", text) for a, text in enumerate(texts)]
         return as_html(f"GaussianMixture, p = {self.p}", rows)

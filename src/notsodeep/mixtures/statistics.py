@@ -188,8 +188,8 @@ def _indices(rows: Tensor, labels: NDArray[np.int64], a: int) -> Tensor:
 def _norms(groups: list[Tensor], labels: NDArray[np.int64]) -> Array:
     """Return ||x_i - mu_a / sqrt(p)||^2 of all rows, in their order."""
     out = np.empty(len(labels))
-    for a, own in enumerate(groups):
-        out[labels == a] = (own**2).sum(1).cpu().numpy()
+    for a, deviations in enumerate(groups):
+        out[labels == a] = (deviations**2).sum(1).cpu().numpy()
     return out
 
 
@@ -200,12 +200,12 @@ def _unbiased_products(groups: list[Tensor]) -> Array:
     of Chen, Zhang and Zhong (2010) in the closed form of Himeno and Yamada (2014), which needs fourth powers of the
     residual norms but no normality.
     """
-    p, freedom = groups[0].shape[1], [len(own) - 1 for own in groups]
+    p, freedom = groups[0].shape[1], [len(deviations) - 1 for deviations in groups]
     # the matrices of either way take no more memory than a few copies of the rows
     raw = (_scatter_products if len(groups) * p <= sum(map(len, groups)) else _gram_products)(groups)
     products = raw / np.outer(freedom, freedom)
-    for a, own in enumerate(groups):
-        n, norms = len(own), (own**2).sum(1)
+    for a, deviations in enumerate(groups):
+        n, norms = len(deviations), (deviations**2).sum(1)
         trace, fourth = float(norms.sum()) / (n - 1), float((norms**2).sum())
         excess = (n - 2) / (n - 1) * raw[a, a] + trace**2 - n * fourth / (n - 1)
         products[a, a] = (n - 1) / (n * (n - 2) * (n - 3)) * excess
@@ -214,7 +214,7 @@ def _unbiased_products(groups: list[Tensor]) -> Array:
 
 def _scatter_products(groups: list[Tensor]) -> Array:
     """Return tr(R_a' R_a R_b' R_b) through p x p matrices."""
-    scatters = [(own.T @ own).reshape(-1) for own in groups]
+    scatters = [(deviations.T @ deviations).reshape(-1) for deviations in groups]
     return np.array([[float(a @ b) for b in scatters] for a in scatters])
 
 

@@ -57,12 +57,12 @@ class LearningDisplay(Display):
         ax.legend(frameon=False, fontsize="small")
         return self
 
-    def _estimated(self, ax: Axes, found: LearningEstimate, quantity: Quantity, factor: float) -> None:
-        values, errors = getattr(found, quantity), getattr(found, f"{quantity}_error")
-        points = ax.errorbar(found.sizes, factor * values, yerr=factor * errors, fmt="o", label="leave-one-out")
+    def _estimated(self, ax: Axes, estimate: LearningEstimate, quantity: Quantity, factor: float) -> None:
+        values, errors = getattr(estimate, quantity), getattr(estimate, f"{quantity}_error")
+        points = ax.errorbar(estimate.sizes, factor * values, yerr=factor * errors, fmt="o", label="leave-one-out")
         if quantity == "accuracy":
-            beyond = np.geomspace(found.sizes[0], 4 * found.sizes[-1], 60)
-            best, low, high = found.predict(beyond)
+            beyond = np.geomspace(estimate.sizes[0], 4 * estimate.sizes[-1], 60)
+            best, low, high = estimate.predict(beyond)
             colour = points.lines[0].get_color()
             ax.plot(beyond, factor * best, color=colour, linewidth=1)
             ax.fill_between(beyond, factor * low, factor * high, color=colour, alpha=0.15, label="interval")

@@ -91,7 +91,7 @@ class SpectrumDisplay(Display):
         return cls(values, law, title)
 
     def _warn_of_another_network(self) -> None:
-        """The mean of an uncentred activation adds one eigenvalue of the order of n, which a centred one lacks."""
+        """Warn if the kernel has the eigenvalue of order n that a mean of the activation adds, and the law lacks it."""
         if self.law is None:
             return
         predicted, largest = max([self.bulk[1], *self._spikes()]), float(self.eigenvalues[-1])
@@ -168,7 +168,7 @@ class SpectrumDisplay(Display):
         return np.linspace(min([low, *self.eigenvalues[:1]]) - pad, high + pad, bins + 1)
 
     def _heights(self, values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """Areas are shares of the eigenvalues; on a logarithmic axis the density is that of log x."""
+        """Return the density of a histogram; on a logarithmic axis it is that of log x."""
         counts = np.histogram(np.maximum(values, edges[0]), edges)[0]
         return counts / (max(len(values), 1) * np.diff(np.log(edges) if self.is_logarithmic else edges))
 
@@ -176,7 +176,7 @@ class SpectrumDisplay(Display):
         return [] if self.law is None else [s.value for s in self.law.spikes]
 
     def _clear_spikes(self) -> list[Spike]:
-        """Those that a histogram can tell from the bulk: at a distance of one percent of its width."""
+        """Return the spikes that a histogram can tell from the bulk: at a distance of one percent of its width."""
         if self.law is None:
             return []
         low, high = self.bulk

@@ -43,8 +43,8 @@ class Bulk:
     @classmethod
     def build(cls, low: float, high: float, mass: float, panels: Sequence[Panel], tolerance: float) -> Bulk:
         """Join finished panels; what the density integrates to must be the mass known from the gaps."""
-        starts, _, found = zip(*sorted(panels, key=lambda panel: panel[0]), strict=True)
-        breaks, coefficients = np.array([*starts, np.pi]), np.stack(found)
+        starts, _, series = zip(*sorted(panels, key=lambda panel: panel[0]), strict=True)
+        breaks, coefficients = np.array([*starts, np.pi]), np.stack(series)
         # the density vanishes at every edge but a hard one in zero: a line takes the error of the end panels away
         if low > 0.0:
             coefficients[0, :2] += chebyshev.chebval(-1.0, coefficients[0]) * np.array([-0.5, 0.5])
@@ -118,12 +118,12 @@ def noise_law(population: Population, index: int) -> NoiseLaw:
     pending = [(lower[-1], upper)]
     while pending:
         left, right = pending.pop()
-        found = _fill(curve, guess, left, right)
-        if isinstance(found, Gap):
-            gaps.append(found)
-            pending += [(left, found), (found, right)]
+        piece = _fill(curve, guess, left, right)
+        if isinstance(piece, Gap):
+            gaps.append(piece)
+            pending += [(left, piece), (piece, right)]
         else:
-            bulks.append(found)
+            bulks.append(piece)
     zero = lower[1].mass if len(lower) == 2 else 0.0
     return NoiseLaw(tuple(sorted(bulks, key=lambda b: b.low)), tuple(sorted(gaps, key=lambda g: g.low)), zero)
 
@@ -178,9 +178,9 @@ def _first_breaks(width: float, below: float, above: float) -> Array:
     panels that grow with the distance from it converge all at the same rate.
     """
     out = [0.0, np.pi]
-    for room, mirrored in ((below, False), (above, True)):
-        if 0.0 < room < np.inf:
-            angle = 2.7 * 2.0 * float(np.arcsinh(np.sqrt(room / width)))
+    for distance, mirrored in ((below, False), (above, True)):
+        if 0.0 < distance < np.inf:
+            angle = 2.7 * 2.0 * float(np.arcsinh(np.sqrt(distance / width)))
             while angle < 0.4 * np.pi and len(out) < 40:
                 out.append(np.pi - angle if mirrored else angle)
                 angle *= 5.0

@@ -52,7 +52,7 @@ class SpectralLaw(Drawn):
     """Whether slopes and diagonals depend on the classes, as at finite p, or are those of the limit."""
     concentration: Concentration
     """Whether the data is high-dimensional enough, as a number."""
-    _part: LowRankPart
+    _low_rank: LowRankPart
     _noise: NoiseLaw
     """Law of the noise Gram matrix."""
 
@@ -64,7 +64,7 @@ class SpectralLaw(Drawn):
     @property
     def support(self) -> list[tuple[float, float]]:
         """Intervals of the bulk, in increasing order; atoms are listed in :attr:`atoms`."""
-        return [(self._part.shift + b.low, self._part.shift + b.high) for b in self._noise.bulks]
+        return [(self._low_rank.shift + b.low, self._low_rank.shift + b.high) for b in self._noise.bulks]
 
     @property
     def masses(self) -> list[float]:
@@ -74,16 +74,16 @@ class SpectralLaw(Drawn):
     @property
     def atoms(self) -> tuple[Atom, ...]:
         """The shifted zero with its mass, when n exceeds the rank of the noise."""
-        return (Atom(self._part.shift, self._noise.zero, self._part.width),) if self._noise.zero > 0 else ()
+        return (Atom(self._low_rank.shift, self._noise.zero, self._low_rank.width),) if self._noise.zero > 0 else ()
 
     def density(self, x: Any) -> Array:
         """Return the density of the bulk at x, a number or an array; atoms have none."""
-        points = _points(x) - self._part.shift
+        points = _points(x) - self._low_rank.shift
         return np.sum([bulk.density(points) for bulk in self._noise.bulks], axis=0)
 
     def cdf(self, x: Any) -> Array:
         """Return the share of eigenvalues up to x, a number or an array; atoms are included."""
-        points = _points(x) - self._part.shift
+        points = _points(x) - self._low_rank.shift
         parts = [bulk.cdf(points) for bulk in self._noise.bulks]
         return np.minimum(np.sum(parts, axis=0) + np.where(points >= 0.0, self._noise.zero, 0.0), 1.0)
 
@@ -91,8 +91,8 @@ class SpectralLaw(Drawn):
     def spikes(self) -> tuple[Spike, ...]:
         """Isolated eigenvalues in increasing order; computed on first use."""
         with _solvable():
-            found = [spike for gap in self._noise.gaps for spike in isolated(gap, self._part)]
-        return tuple(sorted(found, key=lambda s: s.value))
+            spikes = [spike for gap in self._noise.gaps for spike in isolated(gap, self._low_rank)]
+        return tuple(sorted(spikes, key=lambda s: s.value))
 
     def __repr__(self) -> str:
         bulks = ", ".join(f"[{a:.4g}, {b:.4g}]" for a, b in self.support)
@@ -101,7 +101,7 @@ class SpectralLaw(Drawn):
 
     def _repr_html_(self) -> str:
         heading, *lines = self.summary().splitlines()
-        return as_html(heading, [(kind, rest) for kind, rest in (line.split(maxsplit=1) for line in lines)])
+        return as_html(heading, [(kind, text) for kind, text in (line.split(maxsplit=1) for line in lines)])
 
     def summary(self) -> str:
         """Return a table of bulks, atoms and isolated eigenvalues, as text."""
@@ -170,11 +170,11 @@ def spectral_law(
 
 def law_of(source: Source, network: Network, four: Coefficients, refined: bool) -> SpectralLaw:
     """Solve for the law of a network on a source of points; ``four`` are its numbers."""
-    noise, part, test = finite_form(source, network, four) if refined else limit_form(source, four)
+    noise, low_rank, test = finite_form(source, network, four) if refined else limit_form(source, four)
     test.report("Eigenvalues may be off by several percent; compare with a kernel matrix of sampled rows")
     with _solvable():
-        found = noise_law(noise, int(noise.ratios.argmax()))
-    return SpectralLaw(network if refined else four.network, four, source.n, source.p, refined, test, part, found)
+        bulk = noise_law(noise, int(noise.ratios.argmax()))
+    return SpectralLaw(network if refined else four.network, four, source.n, source.p, refined, test, low_rank, bulk)
 
 
 @contextlib.contextmanager

@@ -26,14 +26,14 @@ class Linearised:
     t_b/sqrt(p)) + E_ab/p, and o_a more where i = j. In the limit all r_a are one.
     """
 
-    own: Array  # E k(x, x), shape (K,)
+    diagonal: Array  # E k(x, x), shape (K,)
     slopes: Array  # A, shape (K, K), positive semi-definite
     offsets: Array  # o, shape (K,)
     kappa: float  # Weight of the norm fluctuations; zero when the kernel does not see them
     direction: Array  # t, shape (K,)
     excess: Array  # E, shape (K, K)
     seen: Array  # r, shape (K,): how strongly a class shows its norms
-    left: Array  # What the slopes of a class have beyond products l_a l_b, shape (K,)
+    leftover: Array  # What the slopes of a class have beyond products l_a l_b, shape (K,)
     growth: Array | None  # How the root of the slope grows with the squared norm, in logarithms, (K,); None: not at all
     spread: Array  # p Var psi_i, shape (K,)
 
@@ -45,7 +45,7 @@ class Linearised:
     @property
     def unit(self) -> float:
         """The largest diagonal."""
-        return float(np.abs(self.own).max())
+        return float(np.abs(self.diagonal).max())
 
     @property
     def factors(self) -> Array:
@@ -58,43 +58,43 @@ def in_the_limit(source: Source, c: Coefficients) -> Linearised:
     """Take the four numbers of the theorems for all classes."""
     one = np.ones(len(source.counts))
     return Linearised(
-        own=c.diagonal * one,
+        diagonal=c.diagonal * one,
         slopes=c.c1 * np.outer(one, one),
         offsets=(c.diagonal - c.tau0**2 * c.c1) * one,
         kappa=c.c2,
         direction=source.t,
         excess=c.c3 * source.T,
         seen=one,
-        left=0.0 * one,
+        leftover=0.0 * one,
         growth=None,
         spread=2.0 * np.diag(source.T),
     )
 
 
 def by_classes(
-    source: Source, k: PairAverages, constants: Array, part: NormPart | None = None, *, products: bool = True
+    source: Source, k: PairAverages, constants: Array, norm_part: NormPart | None = None, *, products: bool = True
 ) -> Linearised:
     """Take the averages over each two classes; ``constants`` are those of the kernel itself.
 
-    ``part`` is what moves with the norms, by default all but A_ab x . y; ``products`` asks for slopes l_a l_b.
+    ``norm_part`` is what moves with the norms, by default all but A_ab x . y; ``products`` asks for slopes l_a l_b.
     """
     p, shares, norms, dots = source.p, source.shares, source.norms, source.mean_gram / source.p
-    part = k.whole if part is None else part
-    found = nearest_semidefinite(k.slope)
-    slopes = np.outer(factors := product_factors(found), factors) if products else found
-    kappa, seen, direction = norm_feature(part.cross, part.pull, shares)
+    norm_part = k.whole if norm_part is None else norm_part
+    nearest = nearest_semidefinite(k.slope)
+    slopes = np.outer(factors := product_factors(nearest), factors) if products else nearest
+    kappa, seen, direction = norm_feature(norm_part.cross, norm_part.pull, shares)
     if kappa <= LIMITS.rounding * float(np.abs(k.own).max()) / float(shares @ norms) ** 2:
         kappa, direction = 0.0, 0.0 * direction
     direction = math.sqrt(p) * direction
     return Linearised(
-        own=k.own,
+        diagonal=k.own,
         slopes=slopes,
         offsets=k.own - np.diag(constants) - np.diag(slopes) * (norms - np.diag(dots)) - k.own_share,
         kappa=kappa,
         direction=direction,
         excess=p * (constants - slopes * dots) - kappa * np.outer(direction, direction),
         seen=seen,
-        left=np.diag(found - slopes),
+        leftover=np.diag(nearest - slopes),
         growth=k.by_norm[0],
         spread=p * source.norm_spread,
     )

@@ -36,20 +36,21 @@ def finite_form(source: Source, network: Network, c: Coefficients) -> Form:
     # slopes are those at the typical pair, the constants are averages over all pairs of two classes
     k = PairAverages(network, c.kernel, norms, dots)
     over_pairs = PairAverages(network, c.kernel, norms, dots, source.norm_spread, source.dot_spread)
-    form = by_classes(source, k, over_pairs.mean, products=not _has_own_slopes(source))
+    form = by_classes(source, k, over_pairs.mean, products=not _slopes_by_pair(source))
     _check_seen(form, network, c)
     held, products = float(form.offsets.mean()), None
-    own: Array = np.zeros(len(norms))
+    of_products: Array = np.zeros(len(norms))
     if source.n >= source.rank:
         grown, products = with_products(source, k, form, over_pairs.mean)
-        own = own if products is None else products.weights @ products.values
-        form, products = (grown, products) if own.max() > LIMITS.rounding * form.unit else (form, None)
+        of_products = of_products if products is None else products.weights @ products.values
+        form, products = (grown, products) if of_products.max() > LIMITS.rounding * form.unit else (form, None)
     width = float(source.shares @ (np.sqrt(source.norm_spread) * np.abs(over_pairs.by_norm[1])))
-    part = replace(_low_rank(source, form, form.offsets - own), width=width)
-    noise = _noise(source, form, products, form.offsets - own - part.shift)
+    low_rank = replace(_low_rank(source, form, form.offsets - of_products), width=width)
+    noise = _noise(source, form, products, form.offsets - of_products - low_rank.shift)
     curvature, steep = 0.5 * float(source.shares @ k.curvature @ source.shares), products is not None
     steep = steep and is_steep(source)
-    return noise, part, concentration(source, form, curvature, held - steep * float(own.mean()), steep=steep)
+    held -= steep * float(of_products.mean())
+    return noise, low_rank, concentration(source, form, curvature, held, steep=steep)
 
 
 def _check_seen(form: Linearised, network: Network, c: Coefficients) -> None:
@@ -64,8 +65,8 @@ def _low_rank(source: Source, form: Linearised, offsets: Array) -> LowRankPart:
     return LowRankPart(float(source.shares @ offsets), source.counts / source.p, form)
 
 
-def _has_own_slopes(source: Source) -> bool:
-    """Say whether every pair of classes has its own slope.
+def _slopes_by_pair(source: Source) -> bool:
+    """Say whether every pair of classes has its of_products slope.
 
     Not with p x p matrices, and not with more points than directions of noise: there the shifted zero stays one atom.
     """

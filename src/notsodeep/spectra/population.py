@@ -29,7 +29,7 @@ class Limits:
     nodes: int = 16  # Chebyshev nodes of a panel: its series ends at 1e-11 for a smooth density
     halvings: int = 30  # of a panel, beside singularities of the density
 
-    steep: float = 4.0  # largest eigenvalue over the mean, from which on each square x_i^2 is a feature of its own
+    steep: float = 4.0  # largest eigenvalue over the mean, from which on each square x_i^2 is a feature by itself
     weakest: float = 0.02  # strength of a product in a steep spectrum, relative to the ridge, below which it is ridge
     directions: int = 160  # eigenvalues whose products are looked at: 13,000 pairs
     trusted: float = 1.0  # strength of (x . y)^2 relative to the ridge: up to it no bias beyond that of the size
@@ -61,7 +61,7 @@ class Pairs:
         return values.conj() if self.conjugate else values
 
 
-OWN = Pairs(slice(None), slice(None))
+SAME = Pairs(slice(None), slice(None))
 """Every point with itself."""
 
 
@@ -202,11 +202,11 @@ class CommutingAt:
         rows = self.of.within[0]
         return np.tensordot(self.inverse[:, rows], self.of.mean_grams[rows], axes=1)
 
-    def couplings(self, pairs: Pairs = OWN) -> Array:
+    def couplings(self, pairs: Pairs = SAME) -> Array:
         """Return tr(C_a R_i C_b R_j)/p, (pairs, K, K)."""
         return np.tensordot(self.of.weights * self._both(pairs), self.of.products, axes=1)
 
-    def forms(self, pairs: Pairs = OWN) -> Array:
+    def forms(self, pairs: Pairs = SAME) -> Array:
         """Return m_a' R_i C_b R_j m_c, (pairs, K for b, L, L)."""
         rows, within = self.of.within
         return np.tensordot(self._both(pairs)[:, rows], within, axes=1)
@@ -266,18 +266,18 @@ class SlopedAt:
     form: Array
 
     def traces(self) -> Array:
-        own = np.einsum("nraa->nra", self.form)
-        return np.einsum("r,ra,nra->na", self.of.weights, self.of.values, own) + self.of.offsets
+        diagonals = np.einsum("nraa->nra", self.form)
+        return np.einsum("r,ra,nra->na", self.of.weights, self.of.values, diagonals) + self.of.offsets
 
     def means(self) -> Array:
         return (self.form * self.of.mean_grams).sum(axis=1)
 
-    def couplings(self, pairs: Pairs = OWN) -> Array:
+    def couplings(self, pairs: Pairs = SAME) -> Array:
         values = self.of.values
         both = pairs.one(self.form) * pairs.two(self.form)
         return np.einsum("r,ra,rb,nrab->nab", self.of.weights, values, values, both)
 
-    def forms(self, pairs: Pairs = OWN) -> Array:
+    def forms(self, pairs: Pairs = SAME) -> Array:
         one, two = pairs.one(self.form), pairs.two(self.form)
         return np.einsum("rb,nrab,nrbc,rac->nbac", self.of.values, one, two, self.of.mean_grams, optimize=True)
 
@@ -359,28 +359,28 @@ class NonCommutingAt:
 
     def traces(self) -> Array:
         rows = self.of.covariances.reshape(len(self.of.ratios), -1)
-        own = [_real_times(rows, inverse.ravel()) for inverse in self.inverses]
-        return np.stack(own) / self.of.dimension + self.outside.traces()
+        dense = [_real_times(rows, inverse.ravel()) for inverse in self.inverses]
+        return np.stack(dense) / self.of.dimension + self.outside.traces()
 
     def means(self) -> Array:
         return np.stack([self.of.means.T @ thin for thin in self._thin]) + self.outside.means()
 
-    def couplings(self, pairs: Pairs = OWN) -> Array:
-        own = [_traces_of_products(self._swept[i], pairs.seconded(self._swept[j])) for i, j in self._listed(pairs)]
-        return np.stack(own) / self.of.dimension + self.outside.couplings(pairs)
+    def couplings(self, pairs: Pairs = SAME) -> Array:
+        dense = [_traces_of_products(self._swept[i], pairs.seconded(self._swept[j])) for i, j in self._listed(pairs)]
+        return np.stack(dense) / self.of.dimension + self.outside.couplings(pairs)
 
-    def forms(self, pairs: Pairs = OWN) -> Array:
-        own = [self._thin[i].T @ pairs.seconded(self._turned[j]) for i, j in self._listed(pairs)]
-        return np.stack(own) + self.outside.forms(pairs)
+    def forms(self, pairs: Pairs = SAME) -> Array:
+        dense = [self._thin[i].T @ pairs.seconded(self._turned[j]) for i, j in self._listed(pairs)]
+        return np.stack(dense) + self.outside.forms(pairs)
 
     def bent(self, weights: Array, pairs: Pairs) -> Array:
         """Return tr(W m' R_i C_a R_j C_b R_i m), (pairs, K, K), for symmetric W (pairs, L, L)."""
-        own = []
+        dense = []
         for weight, (i, j) in zip(weights, self._listed(pairs), strict=True):
             left = self._turned[i]
             right = pairs.seconded(self.inverses[j]) @ (left @ weight)
-            own.append(left.reshape(len(left), -1) @ right.reshape(len(left), -1).T)
-        return np.stack(own) + self.outside.bent(weights, pairs)
+            dense.append(left.reshape(len(left), -1) @ right.reshape(len(left), -1).T)
+        return np.stack(dense) + self.outside.bent(weights, pairs)
 
     def _listed(self, pairs: Pairs) -> list[tuple[int, int]]:
         every = np.arange(len(self.inverses))
@@ -403,13 +403,13 @@ class NonCommutingAt:
 
 
 def _traces_of_products(one: Array, two: Array) -> Array:
-    """tr(F_a S_b), (K, K), for F and S of shape (K, q, q)."""
+    """Return tr(F_a S_b), (K, K), for F and S of shape (K, q, q)."""
     products: Array = one.reshape(len(one), -1) @ np.swapaxes(two, 1, 2).reshape(len(two), -1).T
     return products
 
 
 def _real_times(matrix: Array, vector: Array) -> Array:
-    """A real matrix times a real or complex vector, without a complex copy of the matrix."""
+    """Return a real matrix times a real or complex vector, without a complex copy of the matrix."""
     if np.iscomplexobj(vector):
         return matrix @ vector.real + 1j * (matrix @ vector.imag)
     return matrix @ vector
@@ -441,10 +441,10 @@ def newton(
         step = -np.linalg.solve(system, residual[..., None])[..., 0]
         with np.errstate(divide="ignore", invalid="ignore"):
             # short of zero, and of the real axis
-            room = np.abs(now) / np.abs(step)
+            reach = np.abs(now) / np.abs(step)
             if inside:
-                room = np.minimum(room, np.where(step.imag < 0, -now.imag / step.imag, np.inf))
-        u[active] = now + step * np.minimum(1.0, 0.9 * room.min(axis=1))[:, None]
+                reach = np.minimum(reach, np.where(step.imag < 0, -now.imag / step.imag, np.inf))
+        u[active] = now + step * np.minimum(1.0, 0.9 * reach.min(axis=1))[:, None]
         size = np.abs(step) / (now.imag if inside else np.abs(now))
         rounding = np.abs(residual) < 2e-15 * (np.abs(traces) + np.abs(now))
         done[active] = (size.max(axis=1) < last) | rounding.all(axis=1) | (inside & ~_upright(u[active]))

@@ -30,15 +30,15 @@ def with_products(
     population, curvature = source.population, 0.5 * k.curvature
     if not isinstance(population, Commuting):
         return form, None
-    again = _zero_mean(population, population.values * np.maximum(form.left, 0.0), population.weights)
+    again = _zero_mean(population, population.values * np.maximum(form.leftover, 0.0), population.weights)
     if float(source.shares @ curvature @ source.shares) <= 0.0:
         return form, again
     bend = product_factors(nearest_semidefinite(curvature))  # b, with b_a b_b near the curvatures
     if not is_steep(source):
         return _with_trace(source, form, bend), again.plus(_flat_products(source, population, bend))
     squares = _steep_products(source, population, bend, float(source.shares @ form.offsets))
-    rest = by_classes(source, k, constants, k.flat)
-    return replace(rest, excess=rest.excess - squares.mean_grams.sum(0)), again.plus(squares)
+    flat = by_classes(source, k, constants, k.flat)
+    return replace(flat, excess=flat.excess - squares.mean_grams.sum(0)), again.plus(squares)
 
 
 def is_steep(source: Source) -> bool:

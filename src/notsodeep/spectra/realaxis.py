@@ -38,9 +38,9 @@ class State:
         rise, slopes[self.index] = float(slopes[self.index]), 1.0
         tangent = slopes / slopes[index]
         tangent[index] = rise / slopes[index]
-        own = float(self.g[index])
-        speed = 1.0 - own**2 * float(tangent[index])
-        return replace(self, index=index, u=-1.0 / own, tangent=tangent, speed=speed)
+        g = float(self.g[index])
+        speed = 1.0 - g**2 * float(tangent[index])
+        return replace(self, index=index, u=-1.0 / g, tangent=tangent, speed=speed)
 
     @property
     def together(self) -> bool:
@@ -173,11 +173,11 @@ def _walk(curve: Curve, start: State, target: float) -> State:
     at_edge = max(1e-5, 50.0 * curve.population.tolerance)  # an edge itself is known to this precision
     for _ in range(200):
         u = state.u * (target / state.u) ** share  # u keeps its sign in a gap
-        found = curve.solve(target if share == 1.0 else u, state)
-        if found is not None and _same_gap(found, start) and (found.valid or abs(found.speed - 1.0) < at_edge):
+        reached = curve.solve(target if share == 1.0 else u, state)
+        if reached is not None and _same_gap(reached, start) and (reached.valid or abs(reached.speed - 1.0) < at_edge):
             if share == 1.0:
-                return found
-            state, share = found, 1.0
+                return reached
+            state, share = reached, 1.0
         else:
             share *= 0.5
     raise ConvergenceError(
@@ -186,8 +186,8 @@ def _walk(curve: Curve, start: State, target: float) -> State:
     )
 
 
-def _same_gap(found: State | None, start: State) -> bool:
-    return found is not None and abs(found.mass - start.mass) < 1e-9 and bool((found.g * start.g > 0).all())
+def _same_gap(state: State | None, start: State) -> bool:
+    return state is not None and abs(state.mass - start.mass) < 1e-9 and bool((state.g * start.g > 0).all())
 
 
 def _edge(curve: Curve, start: State, upward: bool, floor: float = 0.0) -> State | None:
@@ -201,14 +201,14 @@ def _edge(curve: Curve, start: State, upward: bool, floor: float = 0.0) -> State
         if abs(inner.u) <= floor:
             return None
         growing = (inner.u > 0) == upward
-        found = curve.solve(inner.u * math.exp(step if growing else -step), inner)
-        if found is not None and _same_gap(found, start) and found.together:
-            if found.valid:
-                best = found.dominant()
-                previous, inner = inner.seen_from(best), found.seen_from(best)
+        outer = curve.solve(inner.u * math.exp(step if growing else -step), inner)
+        if outer is not None and _same_gap(outer, start) and outer.together:
+            if outer.valid:
+                best = outer.dominant()
+                previous, inner = inner.seen_from(best), outer.seen_from(best)
                 step = _secant(previous, inner, (inner.u > 0) == upward)
                 continue
-            fold = _fold(curve, inner, found)
+            fold = _fold(curve, inner, outer)
             if fold is not None:
                 return fold
         step *= 0.5
@@ -237,11 +237,11 @@ def _fold(curve: Curve, inner: State, outer: State) -> State | None:
 
     def excess(u: float) -> float:
         near = min(states, key=lambda s: abs(s.u - u))
-        found = near if near.u == u else curve.solve(u, near)
-        if found is None or not (_same_gap(found, inner) and found.together):
+        state = near if near.u == u else curve.solve(u, near)
+        if state is None or not (_same_gap(state, inner) and state.together):
             raise ConvergenceError("the two states lie on different branches")
-        states.append(found)
-        return max(found.speed, 1e-300) ** -0.5 - 1.0
+        states.append(state)
+        return max(state.speed, 1e-300) ** -0.5 - 1.0
 
     try:
         root = brentq(excess, inner.u, outer.u, xtol=precision * abs(inner.u), rtol=precision, maxiter=80)
@@ -299,8 +299,8 @@ def _from_surrogate(curve: Curve, reach: float, upper: Gap, lower: list[Gap]) ->
 def _transfer(curve: Curve, gap: Gap, u: float) -> State | None:
     """Return the state at u of this curve's gap that corresponds to a gap of another curve, if it is valid there."""
     near = gap.solve(u)
-    found = curve.solve(u, near)
-    return found if found is not None and found.valid and _same_gap(found, near) else None
+    state = curve.solve(u, near)
+    return state if state is not None and state.valid and _same_gap(state, near) else None
 
 
 def _certain_edge(curve: Curve, start: State, upward: bool) -> State:

@@ -94,30 +94,30 @@ class LowRankPart:
         return Spike(self.shift + z, vectors.shape[1], tuple(float(a) for a in alignments), norms)
 
 
-def isolated(gap: Gap, part: LowRankPart) -> list[Spike]:
+def isolated(gap: Gap, low_rank: LowRankPart) -> list[Spike]:
     """Find all isolated eigenvalues in one gap of the bulk: one for every branch that crosses zero."""
-    ends = _ends(gap, part)
+    ends = _ends(gap, low_rank)
     if ends is None:
         return []
     low, high, first, last = ends
 
-    found: dict[float, Array] = {}  # a state at an edge depends, by rounding, on the states before: ask once
+    eigenvalues: dict[float, Array] = {}  # a state at an edge depends, by rounding, on the states before: ask once
 
     def branch(position: float, k: int) -> float:
-        if position not in found:
-            found[position] = _eigenvalues(part, _state(gap, position), gap)
-        return float(found[position][k])
+        if position not in eigenvalues:
+            eigenvalues[position] = _eigenvalues(low_rank, _state(gap, position), gap)
+        return float(eigenvalues[position][k])
 
     roots = []
     for k in range(last, first):
         if branch(low, k) < 0.0 < branch(high, k):
             roots.append(brentq(branch, low, high, args=(k,), xtol=1e-13, rtol=1e-13))
-    return [_record(gap, group, part) for group in _grouped(sorted(roots))]
+    return [_record(gap, group, low_rank) for group in _grouped(sorted(roots))]
 
 
-def _eigenvalues(part: LowRankPart, state: State, gap: Gap) -> Array:
+def _eigenvalues(low_rank: LowRankPart, state: State, gap: Gap) -> Array:
     """Return the eigenvalues of N in increasing order."""
-    return np.linalg.eigvalsh(part.matrix(state.g, gap.curve.population.mean_form(state.g)))
+    return np.linalg.eigvalsh(low_rank.matrix(state.g, gap.curve.population.mean_form(state.g)))
 
 
 def _state(gap: Gap, position: float) -> State:
@@ -136,16 +136,16 @@ def _grouped(roots: list[float]) -> list[list[float]]:
     return groups
 
 
-def _ends(gap: Gap, part: LowRankPart) -> tuple[float, float, int, int] | None:
+def _ends(gap: Gap, low_rank: LowRankPart) -> tuple[float, float, int, int] | None:
     """Return positions of both ends and the negative eigenvalues of N there; None when no eigenvalue crosses zero."""
     positive = gap.inside.u > 0
 
     def count(u: float) -> int:
-        return int((_eigenvalues(part, gap.solve(u), gap) < 0).sum())
+        return int((_eigenvalues(low_rank, gap.solve(u), gap) < 0).sum())
 
     low, high = (None if end is None else end.u for end in (gap.left, gap.right))
     tiny = 1e-7 * gap.curve.population.scale
-    at_infinity = len(part.ratios)  # N tends to [[0-, I], [I, negative]] plus a positive corner
+    at_infinity = len(low_rank.ratios)  # N tends to [[0-, I], [I, negative]] plus a positive corner
     if low is None:
         low = tiny if positive else _far_end(gap, high if high is not None else -tiny, count, at_infinity)
     if high is None:
@@ -166,15 +166,15 @@ def _far_end(gap: Gap, u: float, count: Callable[[float], int], target: int) -> 
     return u
 
 
-def _record(gap: Gap, roots: list[float], part: LowRankPart) -> Spike:
+def _record(gap: Gap, roots: list[float], low_rank: LowRankPart) -> Spike:
     """Return the isolated eigenvalue at these positions, improved by one step of Newton's method."""
     state = _state(gap, float(np.mean(roots)))
     g, population = state.g, gap.curve.population
     at, ratios = population.at(g[None]), population.ratios
     slope = np.linalg.solve(np.diag(1.0 / g**2) - at.couplings()[0] * ratios, np.ones(len(g)))  # dg/dz'
-    values, vectors = np.linalg.eigh(part.matrix(g, at.means()[0]))
+    values, vectors = np.linalg.eigh(low_rank.matrix(g, at.means()[0]))
     order = np.argsort(np.abs(values))[: len(roots)]
-    growth = part.growth(slope, -np.tensordot(ratios * slope, at.forms()[0], axes=1))
-    null = part.scales(g)[:, None] * vectors[:, order]
+    growth = low_rank.growth(slope, -np.tensordot(ratios * slope, at.forms()[0], axes=1))
+    null = low_rank.scales(g)[:, None] * vectors[:, order]
     off = values[order] / ((growth @ null) * null).sum(axis=0)
-    return part.spike(state.z - float(off.mean()), null, growth)
+    return low_rank.spike(state.z - float(off.mean()), null, growth)
