@@ -49,9 +49,7 @@ def aligned(phi: Activation, s: float, t: float, sign: float, trained: bool) -> 
     norm = torch.tensor([s], dtype=torch.float64)
     linear, rest, shared = phi.amplitudes(norm)
     scale = float((norm**2 * (phi.drive**2 + linear**2 + rest**2) + shared**2).sqrt())
-    far, near = (float(factor) for factor in phi.fading(norm))
-    core = near**2 * aligned(phi.core, s, t, sign, trained) if phi.core and near else 0.0
-    return far**2 * float(weights @ phi.base(scale * u) ** 2) + core
+    return float(weights @ phi.base(scale * u) ** 2)
 
 
 def _threshold(at: float, gate: bool, leak: float, sign: float) -> float:

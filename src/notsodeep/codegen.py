@@ -5,6 +5,7 @@ from __future__ import annotations
 from ._arguments import checked, positive_int
 from ._words import Parametrisation
 from .matching import Twin
+from .units import NormUnits
 
 
 @checked
@@ -45,7 +46,7 @@ def pytorch_code(
         for name, value in (("in_features", in_features), ("width", width), ("out_features", out_features))
     )
     functions = [phi.source_lines(f"layer_{i}") for i, phi in enumerate(twin.network.activations, 1)]
-    used = [] if twin.certificate.bounded_norms is None else ["import warnings"]
+    used = [] if twin.certificate.norms is None else ["import warnings"]
     parts = ["import math", *used, "", "import torch", *[line for f in functions for line in ("", "", *f)], "", ""]
     return "\n".join([*parts, *_module(twin, in_features, width, out_features, parametrisation == "standard")]) + "\n"
 
@@ -57,7 +58,8 @@ def _module(twin: Twin, in_features: int, width: int, out_features: int, standar
     )
     rates = "1 / fan-in: train with Adam at 1e-3" if standard else "one: train with Adam at 1e-3 sqrt(fan-in)"
     for i, phi in enumerate(twin.network.activations):
-        before = f"torch.nn.functional.linear({spread}, self.weights[{i}])" + ("" if phi.elementwise else ", x")
+        norms = ", x" if isinstance(phi, NormUnits) else ""
+        before = f"torch.nn.functional.linear({spread}, self.weights[{i}]){norms}"
         steps.append(f"        x = layer_{i + 1}({before}) / math.sqrt(self.width)")
     return [
         "class Twin(torch.nn.Module):",
@@ -85,9 +87,9 @@ def _module(twin: Twin, in_features: int, width: int, out_features: int, standar
 
 
 def _warning(twin: Twin) -> list[str]:
-    if twin.certificate.bounded_norms is None:
+    if twin.certificate.norms is None:
         return []
-    low, high = twin.certificate.bounded_norms
+    low, high = twin.certificate.norms
     return [
         "        norm = torch.linalg.vector_norm(x, dim=-1)",
         f"        outside = (norm < {(1.0 - 1e-5) * low!r}) | (norm > {(1.0 + 1e-5) * high!r})",

@@ -55,7 +55,6 @@ class Activation:
     """
 
     name: ClassVar[str] = ""
-    elementwise: ClassVar[bool] = True  # false for a layer that is no function of its pre-activations alone
     aliases: ClassVar[tuple[str, ...]] = ()
     torch_forms: ClassVar[tuple[Callable[..., Any], ...]] = ()  # functions and modules of torch that are this one
     module_fields: ClassVar[Mapping[str, str]] = {}  # where such a module holds the parameters
@@ -148,7 +147,10 @@ class Activation:
         return self._value(x)
 
     def units(self, before: Tensor, inputs: Tensor) -> Tensor:
-        """Return what a layer makes of its pre-activations W x (..., width) and its inputs x (..., p)."""
+        """Return what a layer makes of its pre-activations W x (..., width) and its inputs x (..., p).
+
+        Units that are more than a function of W x have a method of their own.
+        """
         return self._value(before)
 
     def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
@@ -176,6 +178,11 @@ class Activation:
         return not self.kinks or not any(self.value_jumps())
 
     # -- closed forms, where there are any -----------------------------------------------------------------
+    @property
+    def conical(self) -> bool:
+        """Whether the kernel of a layer is analytic in the angle between its inputs, up to equal and opposite ones."""
+        return set(self.kinks) <= {0.0}
+
     @property
     def two_slopes(self) -> tuple[float, float] | None:
         """The slopes (a, b) if phi(x) = a x for x > 0 and b x for x < 0, else ``None``."""
@@ -216,9 +223,9 @@ class Activation:
         """The places where the polynomials of which phi consists meet, with the jumps of phi, phi', ... there."""
         return None
 
-    def layer(self, qx: Tensor, qy: Tensor) -> Any:
-        """Return a map of covariances with ``value(lam)`` and ``both(lam)``; None if the general one serves."""
-        return None
+    def at(self, domain: Any, points: Any) -> tuple[Any, Any]:
+        """Return what a layer of these units does to covariances in a domain, and the variances behind it."""
+        return domain.layer(self, points), domain.through(self, points)
 
     def _mean(self, tau: float) -> float:
         """E[phi(tau xi)], xi standard normal."""
@@ -410,7 +417,7 @@ def activation_names() -> list[str]:
     >>> activation_names()[:4]
     ['affine', 'arctan', 'cos', 'elu']
     """
-    return sorted({cls.name for cls in _REGISTRY.values() if cls.elementwise})
+    return sorted({cls.name for cls in _REGISTRY.values() if cls.units is Activation.units})
 
 
 def activation_classes() -> list[type[Activation]]:

@@ -21,7 +21,7 @@ from .._arguments import isolation
 from ..activations import Activation
 from ..gaussian import hermite_coefficients
 from ..networks import Kernel, Network, check_kernel
-from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps, equation, kernels_in
+from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps, NotOfferedError, equation, kernels_in
 from ._limits import LIMITS
 from .pointwise import diagonal, equilibrium, equilibrium_variance, mean_square, pairwise
 from .power import Series
@@ -162,13 +162,14 @@ def kernel_derivatives(
     """Derivatives [..., i, j, k] by ||x||^2, ||y||^2 and x . y, (..., 2, 2, 3); the points must not be parallel."""
     check_kernel(network, kernel)
     sx, sy, dot = np.broadcast_arrays(sx, sy, dot)
-    if not network.elementwise:
-        return _by_interpolation(network, kernel, sx, sy, dot, learning_rates)
     columns = [np.ravel(v).astype(float) for v in (sx, sy, dot)]
     expression = network.detached().expression(network.rates(learning_rates))
     count = max(1, len(columns[0]) * LIMITS.hermite_terms // LIMITS.held_numbers)
     parts = zip(*(np.array_split(column, count) for column in columns), strict=True)
-    pieces = [_around(expression, kernel, x, y, d).c for x, y, d in parts]
+    try:
+        pieces = [_around(expression, kernel, x, y, d).c for x, y, d in parts]
+    except NotOfferedError:
+        return _by_interpolation(network, kernel, sx, sy, dot, learning_rates)
     found: Array = np.concatenate(pieces).reshape(*sx.shape, 2, 2, 3)
     return found * np.array([1.0, 1.0, 2.0])  # k! of Taylor's formula
 

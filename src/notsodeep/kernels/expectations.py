@@ -18,7 +18,6 @@ from torch import Tensor
 from ..activations import Activation
 from ..activations.forms import correlation
 from ..gaussian import function_coefficients, hermite_coefficients, means, normal_density
-from ..units import Feedback
 from . import plane
 from ._limits import LIMITS
 from .gradients import first_order
@@ -152,40 +151,6 @@ def _power_sum(terms: Tensor, rho: Tensor) -> Tensor:
 
 
 _RADIAL: dict[Part, Part] = {"value": "x_slope", "slope": "x_curvature"}  # x f'(x)
-
-
-def layer_of(phi: Activation, qx: Tensor, qy: Tensor) -> Any:
-    """The layer of an activation at a batch of variance pairs: its own if it brings one, else a :class:`Layer`."""
-    if isinstance(phi, Feedback):
-        return FeedbackLayer(phi, qx, qy)
-    own = phi.layer(qx, qy)
-    return Layer(phi, qx, qy) if own is None else own
-
-
-class FeedbackLayer:
-    """Units with feedback at a batch of squared norms: their activation at another covariance, and their core."""
-
-    def __init__(self, phi: Feedback, qx: Tensor, qy: Tensor) -> None:
-        square, (rx, cx, bx), (ry, cy, by) = phi.drive**2, *(phi.amplitudes(q.sqrt()) for q in (qx, qy))
-        self.along, self.shared = square + rx * ry + cx * cy, bx * by
-        own = ((square + r * r + c * c) * q + b * b for r, c, b, q in ((rx, cx, bx, qx), (ry, cy, by, qy)))
-        self.inner = Layer(phi.base, *own)
-        self.core = None if phi.core is None else phi.core.layer(qx, qy)
-        self.far, self.near = (x * y for x, y in zip(*(phi.fading(q.sqrt()) for q in (qx, qy)), strict=True))
-
-    def value(self, lam: Tensor) -> Tensor:
-        """E[psi(x) psi(y)]."""
-        value = self.far * self.inner.value(self.along * lam + self.shared)
-        return value if self.core is None else value + self.near * self.core.value(lam)
-
-    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """E[psi(x) psi(y)] and its derivative in lam, which is what trained weights see."""
-        value, slope = self.inner.both(self.along * lam + self.shared)
-        value, slope = self.far * value, self.far * self.along * slope
-        if self.core is None:
-            return value, slope
-        more, steeper = self.core.both(lam)
-        return value + self.near * more, slope + self.near * steeper
 
 
 class Layer:

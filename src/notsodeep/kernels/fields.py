@@ -20,7 +20,7 @@ from ..activations.forms import ClosedForm, correlation
 from ..activations.panels import panel_nodes
 from ..gaussian import hermite_coefficients
 from ._limits import LIMITS
-from .expectations import layer_of
+from .expectations import Layer
 from .plane import polar_grid
 from .table import Level, NormScale
 
@@ -64,7 +64,7 @@ class EntryMaps(FieldMaps):
     def pair(self, qx: Tensor, qy: Tensor) -> Callable[[Tensor], Both]:
         shape = (*qx.shape, qy.shape[-1])
         sides = (q.expand(shape).double().cpu().ravel() for q in (qx[..., None], qy[:, None, :]))
-        layer = layer_of(self.phi, *sides)  # one for all steps: it stores what it finds
+        layer = Layer(self.phi, *sides)  # one for all steps: it stores what it finds
 
         def both(covariance: Tensor) -> Both:
             value, slope = (part.reshape(shape) for part in layer.both(covariance.double().cpu().ravel()))
@@ -147,7 +147,7 @@ def field_maps(phi: Activation, top: float) -> FieldMaps:
     form = phi.closed_form()
     if form is not None:
         return FieldMaps(form)
-    if set(phi.kinks) <= {0.0} and phi.continuous and phi.elementwise:
+    if set(phi.kinks) <= {0.0} and phi.continuous:
         scale = NormScale(0.0, top)
         for size, terms in ((32, 64), (48, 128), (64, 256)):
             rho = torch.sin(0.5 * math.pi * torch.from_numpy(nodes(terms)))

@@ -90,6 +90,10 @@ class LayerJet(LayerMaps):
     slope_square: Array  # that of q0 E[phi'(sqrt(q) xi)^2]; zero where phi jumps and there is none
     mean: Any = 0.0  # E[phi(tau xi)], which centring has taken away
 
+    def at(self, domain: Domain, points: None) -> tuple[LayerJet, None]:
+        """Return this layer, which has a scale of its own."""
+        return self, None
+
     def value(self, covariance: KernelJet) -> KernelJet:
         """E[phi(u) phi(v)]; the covariance starts at this layer's input scale."""
         return self._value(*covariance.about()[1:])
@@ -229,17 +233,17 @@ def explicit_jets(
 
 
 class JetDomain(Domain):
-    """Jets around a typical pair; points are the scale at which a layer is centred, ``None`` for given layers."""
+    """Jets around a typical pair; points are the scale at which a layer is centred."""
 
     name = "the expansion around orthogonal inputs (coefficients, equivalent, spectral_law, match)"
 
-    def layer(self, phi: Any, points: float | None) -> Any:
+    def layer(self, phi: Activation, points: float) -> LayerJet:
         """Return the jet of a layer."""
-        return phi if points is None else _at_scale(phi, points)
+        return _at_scale(phi, points)
 
-    def through(self, phi: Any, points: float | None) -> float | None:
+    def through(self, phi: Activation, points: float) -> float:
         """Return the scale behind a layer."""
-        return None if points is None else math.sqrt(float(_at_scale(phi, points).square[0]))
+        return math.sqrt(float(_at_scale(phi, points).square[0]))
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> float:
         """Solve the equation of the scale."""

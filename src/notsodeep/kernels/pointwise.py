@@ -25,7 +25,7 @@ from ..networks import DEQ, Kernel, Network, check_kernels
 from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps, equation, kernels_in
 from ..networks.variances import SquareMap, Squares, pre_activation_variance
 from ._limits import LIMITS
-from .expectations import layer_of
+from .expectations import Layer
 from .gradients import first_order
 
 _LIMIT = LIMITS.tiny_variance**0.5  # scales below this are their own limit
@@ -113,11 +113,15 @@ class PairDomain(TensorDomain):
 
     def layer(self, phi: Activation, points: Sequence[Tensor]) -> Any:
         """Return the layer at the pairs of variances."""
-        return layer_of(phi, *points)
+        return Layer(phi, *points)
 
     def through(self, phi: Activation, points: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the variances behind a layer."""
         return [mean_square(phi, "value", q) for q in points]
+
+    def units(self, layer: Callable[[Tensor, Tensor], Any], points: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
+        """Return the map that units bring, and the variances behind them."""
+        return layer(*points), [layer(q, q).value(q) for q in points]
 
     def normalised(self, points: Sequence[Tensor]) -> tuple[LayerMaps, Sequence[Tensor]]:
         """Return the map to correlations."""
@@ -148,6 +152,10 @@ class DiagonalDomain(TensorDomain):
 
     def through(self, phi: Activation, points: None) -> None:
         """Return nothing: the variance is the covariance."""
+
+    def units(self, layer: Callable[[Tensor, Tensor], Any], points: None) -> tuple[LayerMaps, None]:
+        """Return the map that units bring, between equal inputs."""
+        return SquareMap(lambda q: layer(q, q).both(q)), None
 
     def normalised(self, points: None) -> tuple[LayerMaps, None]:
         """Return the map of a variance to one."""
@@ -191,12 +199,7 @@ def positive_root(qx: Tensor, qy: Tensor) -> Tensor:
 
 def mean_square(phi: Activation, part: Literal["value", "slope"], q: Tensor) -> Tensor:
     """E[f(sqrt(q) xi)^2], f = phi or phi', with its derivative in q; evaluated once per distinct q."""
-    if phi.elementwise:
-        return _MeanSquare.apply(phi, part, q)
-    # what comes back from torch.unique has no gradient
-    different, where = (q, ...) if q.requires_grad else torch.unique(q, return_inverse=True)
-    own = layer_of(phi, different, different)  # the diagonal is the pair of a point with itself
-    return (own.value(different) if part == "value" else own.both(different)[1])[where]
+    return _MeanSquare.apply(phi, part, q)
 
 
 class _MeanSquare(torch.autograd.Function):
@@ -236,7 +239,7 @@ def _square_and_rate(phi: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
 def _integrable(phi: Activation) -> bool:
     """Whether its squares are integrated, with nothing to add for jumps."""
     closed = phi.closed_form() is not None and (bool(phi.kinks) or phi.closed_moments(_ONE) is not None)
-    return phi.elementwise and phi.continuous and not closed and phi.polynomial() is None
+    return phi.continuous and not closed and phi.polynomial() is None
 
 
 def _together(phi: Activation, q: Tensor, other: Callable[[Tensor, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:

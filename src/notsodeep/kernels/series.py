@@ -22,9 +22,7 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..gaussian import hermite_coefficients
 from ..networks import Kernel, Network, check_kernel, check_kernels
 from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps, equation, kernels_in
-from ..units import Feedback
 from ._limits import LIMITS
-from .expectations import FeedbackLayer
 from .pointwise import diagonal, equilibrium_variance, largest_rounded, mean_square, pairwise
 
 Array = NDArray[np.float64]
@@ -126,6 +124,8 @@ def on_circle(network: Network, s: Array, t: Array, kernel: Kernel, size: int, r
 class _Circle(Domain):
     """Complex cosines, (pairs, cosines); points are the variances of both sides, (2, pairs)."""
 
+    name = "a power series in the cosine"
+
     def __init__(self, size: int) -> None:
         self.size = size
 
@@ -159,8 +159,6 @@ class _Circle(Domain):
 
 def _circle_layer(phi: Activation, qx: Array, qy: Array, points: int) -> LayerMaps:
     """At complex covariances, rows of so many points that belong to the pairs (qx, qy)."""
-    if isinstance(phi, Feedback):
-        return _Moved(FeedbackLayer(phi, torch.from_numpy(qx), torch.from_numpy(qy)), points)
     root = np.sqrt(qx * qy)[:, None]
     slopes = phi.two_slopes
     if slopes is not None:
@@ -229,19 +227,6 @@ def _sums(blocks: Array, x: Complex) -> tuple[Complex, Complex]:
     for k in range(inner.shape[2] - 2, -1, -1):
         out = out * step + inner[:, :, k]
     return out[:, 0], out[:, 1]
-
-
-class _Moved(LayerMaps):
-    """Units with feedback, without a core: their activation at another covariance."""
-
-    def __init__(self, layer: FeedbackLayer, points: int) -> None:
-        own = layer.inner
-        self.inner = _circle_layer(own.phi, own.qx.numpy(), own.qy.numpy(), points)
-        self.along, self.shared = (v.numpy()[:, None] for v in (layer.along, layer.shared))
-
-    def both(self, lam: Complex) -> tuple[Complex, Complex]:
-        value, slope = self.inner.both(self.along * lam + self.shared)
-        return value, self.along * slope
 
 
 class _ArcCosine(LayerMaps):

@@ -46,10 +46,9 @@ def angle_cap(network: Network) -> float:
     """The largest |r| of all."""
     if not network.kinked:
         return 1.0
-    first = network.activations[0]
-    single = not network.implicit and len(network.activations) == 1 and set(first.kinks) <= {0.0}  # for any norms
-    # units that see norms bring logarithms of the angle
-    return 1.0 if network.elementwise and (single or network.homogeneous) else 0.95
+    single = not network.implicit and len(network.activations) == 1  # for any norms
+    conical = all(phi.conical for phi in network.activations)
+    return 1.0 if conical and (single or network.homogeneous) else 0.95
 
 
 _lock = threading.RLock()
@@ -338,6 +337,10 @@ class _Nodes(TensorDomain):
         """Return the variances behind a layer."""
         return mean_square(phi, "value", points)
 
+    def units(self, layer: Any, points: Tensor) -> tuple[LayerMaps, Tensor]:
+        """Leave units that see norms to integrals entry by entry."""
+        raise Unresolved
+
     def normalised(self, points: Tensor) -> tuple[LayerMaps, Tensor]:
         """Return the map to correlations."""
         return correlations_of(points, self.pairs)
@@ -392,7 +395,7 @@ Expected = tuple[float, float] | None
 
 def _layer(phi: Activation, q: Tensor, pairs: Tensor, tolerance: float, expected: Expected = None) -> LayerMaps:
     """Return the layer at pairs of variances; ``expected``: the correlations that will be asked for."""
-    if not phi.elementwise or float(q.min()) <= 0.0:
+    if float(q.min()) <= 0.0:
         raise Unresolved
     if phi.closed_form() is not None:
         return Layer(phi, *q[pairs][..., None])

@@ -59,15 +59,13 @@ class TwinCertificate:
     achieved: Coefficients | None = None
     """The numbers of the network (mixture)."""
     norms: tuple[float, float] | None = None
-    """Smallest and largest norm of an input (uniform); ``None``: all norms."""
+    """Smallest and largest norm of an input, outside of which nothing is bounded (uniform); ``None``: all norms."""
     at: float = 0.0
     """Where the largest error was seen (uniform): a norm, of equal inputs; for twins of all norms, a cosine."""
     table: tuple[Tried, ...] = ()
     """Size against accuracy, for the sizes that were tried (uniform)."""
     assumes: str = ""
     """What the bound takes for granted (uniform); empty for a proof."""
-    outside: float | None = None
-    """The bound for pairs of any norms, where ``bound`` is for a range; ``None``: nothing is bounded outside."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -77,17 +75,11 @@ class TwinCertificate:
             raise InvalidInputError(f"a certificate of the kind {self.kind!r} does not have these fields: {self!r}")
         not_negative("residual", self.residual)
         not_negative("bound", self.bound or 0.0)
-        not_negative("outside", self.outside or 0.0)
         finite("at", self.at)
         if self.tau0 is not None and not 0.0 < self.tau0 < math.inf:
             raise InvalidInputError(f"tau0 must be a positive, finite number, got {self.tau0!r}")
         if self.norms is not None and not 0.0 <= self.norms[0] <= self.norms[1] < math.inf:
             raise InvalidInputError(f"norms must be a pair (low, high), got {self.norms!r}")
-
-    @property
-    def bounded_norms(self) -> tuple[float, float] | None:
-        """The norms outside of which nothing is bounded; ``None``: all are."""
-        return self.norms if self.outside is None else None
 
     @property
     def shift(self) -> float:
@@ -108,10 +100,8 @@ class TwinCertificate:
             bound = [] if self.bound is None else [f"bound     {self.bound:.3g} on every entry"]
             return ["valid     inputs of norm one", seen, *bound]
         span = "all norms" if self.norms is None else "norms {:.4g} to {:.4g}".format(*self.norms)
-        other = "nothing is bounded at other norms; beyond=True is for all"
-        other = other if self.outside is None else f"{self.outside:.3g} for pairs of any norms"
-        beyond = [f"beyond    {other}"] if self.norms else []
-        seen = f"seen      {self.residual:.1e} at {'cosine' if self.bounded_norms is None else 'norm'} {self.at:.4g}"
+        beyond = ["beyond    nothing is bounded at other norms; norms=(0, inf) is for all"] if self.norms else []
+        seen = f"seen      {self.residual:.1e} at {'cosine' if self.norms is None else 'norm'} {self.at:.4g}"
         assumes = [f"assumes   {self.assumes}"] if self.assumes else []
         tried = [f"tried     {row}" for row in self.table]
         return [

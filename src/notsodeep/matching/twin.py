@@ -145,7 +145,7 @@ class Twin(Drawn):
         It is the network's CK if ``trains == "readout"``, else its NTK with ``learning_rates``: what to hold against
         :func:`ck` or :func:`ntk` of the DEQ. ``out`` is where the result is written, as in :func:`ck`.
         """
-        bounded = self.certificate.bounded_norms
+        bounded = self.certificate.norms
         for rows in (X, Y) if bounded is not None else ():
             if rows is not None and (said := outside(row_norms(as_rows(rows)), bounded)):
                 warn(said)

@@ -12,7 +12,6 @@ from .._files import parsed
 from .._words import Kernel
 from ..activations import Activation
 from ..errors import InvalidInputError, SerialisationError
-from ..units import NormUnits
 from .nodes import Node, is_tangent
 
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
@@ -46,11 +45,6 @@ class Specification:
     def title(self) -> str:
         """What a short text calls the network."""
         return repr(self)
-
-    @property
-    def elementwise(self) -> bool:
-        """Whether no unit sees the norm of its input."""
-        return not any(isinstance(phi, NormUnits) for phi in self.activations)
 
     @property
     def given_variances(self) -> tuple[Any, ...]:

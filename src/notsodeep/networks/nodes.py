@@ -55,6 +55,10 @@ class Divided(LayerMaps):
         return Divided(self.root[which])
 
 
+class NotOfferedError(InvalidInputError):
+    """A node that a domain does not have."""
+
+
 class Domain:
     """What the nodes ask of numbers of some type; a domain that lacks a method does not offer what needs it."""
 
@@ -68,9 +72,13 @@ class Domain:
         """Return the variances after the layer."""
         raise NotImplementedError
 
+    def units(self, layer: Callable[[Any, Any], Any], points: Any) -> tuple[Any, Any]:
+        """Return units that bring a map of covariances, ``layer`` at two variances, and the variances after them."""
+        raise NotOfferedError(f"{self.name} is not offered for units that see the norm of their input")
+
     def normalised(self, points: Any) -> tuple[Any, Any]:
         """Return the map to correlations at these variances, and the variances after it, which are one."""
-        raise InvalidInputError(f"{self.name} is not offered for a DEQ with normalised pre-activations")
+        raise NotOfferedError(f"{self.name} is not offered for a DEQ with normalised pre-activations")
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> Any:
         """Return the variances of the pre-activations at equilibrium, from those of the inputs."""
@@ -124,9 +132,9 @@ class Node(Protocol):
 
 @dataclass(frozen=True)
 class LayerNode:
-    """Weights with their learning rate, then units."""
+    """Weights with their learning rate, then units: an activation, or whatever else has a method ``at``."""
 
-    phi: Activation
+    phi: Any
     rate: Any = 1.0
     input: bool = False  # whether the weights are those of the inputs, which ``ntk_frozen`` freezes
 
@@ -137,7 +145,7 @@ class LayerNode:
 
     def at(self, domain: Domain, points: Any) -> tuple[Any, Any]:
         """Return the layer at these variances, and the variances behind it."""
-        return domain.layer(self.phi, points), domain.through(self.phi, points)
+        return self.phi.at(domain, points)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class ENN(Model):
         self.weights = nn.ParameterList(draw(width, size) for size in inputs)
         self.readout = gaussian.parameter(out_features, width)
         self.bias = gaussian.bias(out_features, bias)
-        span = None if twin is None else twin.certificate.bounded_norms
+        span = None if twin is None else twin.certificate.norms
         self._layers = nn.ModuleList(
             UnitLayer(phi, self.readout.detach(), width, span) for phi in self.spec.activations
         )

@@ -20,7 +20,7 @@ class NormUnits(Activation):
     torch can differentiate, compile and export it.
     """
 
-    elementwise: ClassVar[bool] = False
+    conical: ClassVar[bool] = False  # they bring logarithms of the angle
 
     def __reduce__(self) -> tuple[Any, ...]:  # cached properties are not pickled
         return (_restored, (self.to_dict(),))
@@ -33,6 +33,13 @@ class NormUnits(Activation):
     @property
     def slope_range(self) -> tuple[float, float]:
         return (-float("inf"), float("inf"))
+
+    def at(self, domain: Any, points: Any) -> tuple[Any, Any]:
+        return domain.units(self.layer, points)
+
+    def layer(self, qx: Tensor, qy: Tensor) -> Any:
+        """Return the map of covariances, with ``value(lam)`` and ``both(lam)``, at two squared norms of inputs."""
+        raise NotImplementedError
 
     def table(self, like: Tensor, width: int) -> Tensor:
         """The constants of a layer of this width, with the dtype and on the device of ``like``."""
@@ -92,5 +99,5 @@ def outside(norms: Tensor, span: tuple[float, float] | None) -> str:
     return (
         f"{count} of {norms.numel()} rows have norms outside {span[0]:.4g} to {span[1]:.4g} (the norms are "
         f"{float(norms.min()):.4g} to {float(norms.max()):.4g}): this one-layer twin was made for that range, and its "
-        "error is not bounded beyond. Take match_one_layer(..., norms=matching.norm_range(X)), or beyond=True"
+        "error is not bounded beyond. Take match_one_layer(..., norms=matching.norm_range(X)), or norms=(0, inf)"
     )

@@ -11,7 +11,7 @@ from ..._arguments import checked, shown
 from ..._arrays import as_rows, squared_norms
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...kernels import sphere_diagonal
-from ...networks import DEQ, ENN, KERNELS, Kernel, Network, check_kernels
+from ...networks import DEQ, ENN, Kernel, Network, check_kernels
 from .._limits import LIMITS
 from ..certificates import TwinCertificate
 from ..twin import Trains, Twin
@@ -29,7 +29,6 @@ def match_one_layer(
     units: Literal["auto", "conditioned", "thresholds"] = "auto",
     *,
     trains: Trains | Literal["auto"] = "auto",
-    beyond: bool = False,
     check: bool = True,
 ) -> Twin:
     """Find one hidden layer whose kernel is within ``tol`` of a network's for every pair of inputs.
@@ -58,16 +57,14 @@ def match_one_layer(
     trains : {"auto", "readout", "all"}
         What the twin trains. ``"readout"``: its CK is the DEQ's kernel, a convex problem. ``"all"``: its NTK is.
         ``"auto"``: all weights for the NTK of a homogeneous DEQ, the readout otherwise.
-    beyond : bool
-        Whether the twin shall hold for norms outside the range, too, within a few per cent (the CK of a DEQ).
     check : bool
         Whether to refuse a DEQ outside its contraction range.
 
     Returns
     -------
     Twin
-        ``twin.bound`` holds for all inputs of all dimensions with norms in the range, ``twin.certificate.outside``
-        for all others; ``twin.certificate.assumes`` says what is not proven.
+        ``twin.bound`` holds for all inputs of all dimensions with norms in the range; ``twin.certificate.assumes`` says
+        what is not proven.
 
     Raises
     ------
@@ -91,18 +88,15 @@ def match_one_layer(
     box = _check_range(norms)
     unbounded = box[1] == math.inf
     rule = _rule(deq, kernel, trains, units, unbounded)
-    if not (deq.homogeneous or unbounded or beyond):
+    if not (deq.homogeneous or unbounded):
         return _twin(deq, kernel, ranged.design(deq, kernel, box, tol, kinds, rule), box, rule)
-    if kinds not in ("auto", 1) and (deq.homogeneous or unbounded):
+    if kinds not in ("auto", 1):
         raise InvalidInputError(f"one kind of units serves all norms, got kinds={kinds}")
     if deq.homogeneous:
         made = homogeneous.design(deq, kernel, tol, units, rule)
         instead = ", or take units='conditioned'" if units == "thresholds" else ""
-    elif not unbounded:
-        made = everywhere.design_with_core(_check_everywhere(deq, kernel, "ck"), box, tol, kinds)
-        instead = ", or narrow the range of norms"
     else:
-        made = everywhere.design(_check_everywhere(deq, kernel, *KERNELS), kernel)
+        made = everywhere.design(_check_everywhere(deq), kernel)
         instead = ", take it as it is (kinds=1), or give a range of norms that ends"
     if kinds == "auto" and made.proof.bound > tol:
         reached = made.proof.bound
@@ -111,7 +105,7 @@ def match_one_layer(
             f"Raise tol to {reached:.3g} or more{instead}",
             reached,
         )
-    return _twin(deq, kernel, made, None if made.outside is None else box, rule)
+    return _twin(deq, kernel, made, None, rule)
 
 
 @checked
@@ -161,19 +155,17 @@ def _check_range(norms: tuple[float, float] | None) -> tuple[float, float]:
     return low, high
 
 
-def _check_everywhere(network: Any, kernel: Kernel, *offered: Kernel) -> DEQ:
+def _check_everywhere(network: Any) -> DEQ:
     """Refuse what the units for all norms do not have."""
-    if not network.plain or network.readout != "activation" or kernel not in offered:
+    if not network.plain or network.readout != "activation":
         raise InfeasibleMatchError(
-            f"norms=(0, inf), and beyond=True for the ck, are offered for a DEQ whose readout sees its activations, "
-            f"got the {kernel} of {network!r}. Give a range of norms that ends (matching.norm_range reads one off data)"
+            f"norms=(0, inf) is offered for a DEQ with one layer whose readout sees its activations, got {network!r}. "
+            f"Give a range of norms that ends (matching.norm_range reads one off data)"
         )
     return network
 
 
 def _check(network: Any, tol: float, kinds: int | str, units: str) -> None:
-    if not all(phi.elementwise for phi in network.activations):
-        raise InvalidInputError(f"match_one_layer takes networks of elementwise activations, got {network!r}")
     if not 0.0 < tol < math.inf:
         raise InvalidInputError(f"tol must be a positive, finite number, got {tol!r}")
     if isinstance(kinds, int) and not 1 <= kinds <= LIMITS.most_kinds:
@@ -207,13 +199,6 @@ def _twin(
 ) -> Twin:
     proof, own = made.proof, made.rows[-1]
     certificate = TwinCertificate(
-        "uniform",
-        proof.sampled,
-        proof.bound,
-        norms=norms,
-        at=proof.at,
-        table=made.rows,
-        assumes=proof.assumes,
-        outside=made.outside,
+        "uniform", proof.sampled, proof.bound, norms=norms, at=proof.at, table=made.rows, assumes=proof.assumes
     )
     return Twin(network, ENN([made.layer]), kernel, own.family, certificate, made.rates, made.reason, trains, own.kinds)

@@ -32,8 +32,6 @@ class LayerDesign:
     rows: tuple[Tried, ...]
     """The last one is the layer's own."""
     reason: str
-    outside: float | None = None
-    """A bound for pairs of any norms, where ``proof`` is for a range."""
     rates: tuple[float, ...] | None = None
     """Learning rates of the hidden weights and of the readout; ``None`` where all are 1."""
 

@@ -7,7 +7,6 @@ DEQ's covariance (docs/one_layer.md, "All norms").
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -20,17 +19,17 @@ from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ..._progress import track
 from ...kernels import diagonal, pairwise
-from ...kernels.expectations import layer_of
+from ...kernels.expectations import Layer
 from ...kernels.pointwise import equilibrium_variance
 from ...networks import DEQ, ENN, Kernel
 from ...units import Feedback
 from ..certificates import Supremum, Tried
 from .bound import LayerDesign
 from .covering import prove
-from .orders import Array, measure, sample, vanishes_at_zero
-from .ranged import fitted
+from .orders import Array, vanishes_at_zero
 
 FAMILY = "feedback"
+_SPAN = 1e-3, 1e3  # norms: beyond them kernels are at their limits
 _SEARCHED = "no pair of inputs is more than a tenth worse than the worst that a search over norms and angles found"
 _SAMPLED = "the function bends and departs from its straight lines at most twice as much as at 200,001 points"
 
@@ -50,7 +49,7 @@ def design(deq: DEQ, kernel: Kernel) -> LayerDesign:
     layer = layers[share] if kernel == "ck" else _with_diagonal(grid, layers[share], rate)
     proof = _proof(grid, layer, rate)
     reason = "one kind of units for all norms: those of the DEQ with a Gaussian in the place of the feedback"
-    return LayerDesign(layer, proof, (Tried(1, proof.bound, FAMILY),), reason, rates=(rate, 1.0) if rate else None)
+    return LayerDesign(layer, proof, (Tried(1, proof.bound, FAMILY),), reason, (rate, 1.0) if rate else None)
 
 
 def _with_diagonal(grid: _Pairs, layer: Feedback, rate: float) -> Feedback:
@@ -73,32 +72,6 @@ def _proof(grid: _Pairs, layer: Feedback, rate: float) -> Supremum:
     return Supremum(bound, float(found[worst]), float(np.cos(grid.place[2, worst])), assumes)
 
 
-def design_with_core(deq: DEQ, norms: tuple[float, float], tol: float, kinds: int | str) -> LayerDesign:
-    """Units for all norms, and conditioned ones that make up for what they lack within a range.
-
-    A little less than all of the units' kernel is taken there, so that what is left has positive semi-definite orders,
-    up to a rest that the search sees.
-    """
-    (low, high), layer = norms, _layer(deq, 1.0)
-    target = measure(deq, "ck", (low / layer.fade, layer.fade * high), tol)
-    own = sample(ENN([layer]), "ck", target.low, target.high, target.power, len(target.orders), len(target.nodes))
-    grid, rows = _grid(deq, "ck", (max(low, 1e-3 * high), high), 7), []
-    counts = range(1, 4) if kinds == "auto" else (int(kinds),)
-    choices = list(itertools.product((0.01, 0.02, 0.04), counts))
-    for share, count in track(choices, len(choices), "units for a range"):
-        orders, total = target.orders - (1.0 - share) * own.orders, target.total - (1.0 - share) * own.total
-        rest = replace(target, orders=orders, total=total, smoothness=None)
-        tried = replace(layer, core=fitted(rest, count, tol / share), share=share)
-        rows.append((float(grid.errors(tried).max()), count, tried))
-        if kinds == "auto" and rows[-1][0] <= 0.7 * tol:
-            break
-    _, count, best = min(rows, key=lambda row: row[0])
-    proof, outside = _search(grid, best), _search(_grid(deq, "ck"), best).bound
-    table = (*(Tried(n, 1.1 * error, FAMILY) for error, n, _ in rows), Tried(count, proof.bound, FAMILY))
-    reason = "units for all norms, and others beside them that make the kernel exact within the range"
-    return LayerDesign(best, proof, table, reason, outside)
-
-
 def _layer(deq: DEQ, shared: float) -> Feedback:
     """The units with this factor of the shared part.
 
@@ -113,7 +86,7 @@ def _layer(deq: DEQ, shared: float) -> Feedback:
     sigma_a2, sigma_b2, _ = deq.variances
     drive = sigma_b2 * squares
     common = torch.minimum(shared**2 * (sigma_a2 * apart + deq.drive(zero)), (q - drive).clamp_min(0.0))
-    slope = sigma_a2 * layer_of(deq.activation, q, q).both(common)[1]
+    slope = sigma_a2 * Layer(deq.activation, q, q).both(common)[1]
     linear = torch.minimum(drive * slope / (1.0 - slope), q - drive - common).clamp_min(0.0)
     rest = (q - drive - common - linear).clamp_min(0.0)
     offset = 0.0 if vanishes_at_zero(deq) else 1.0
@@ -129,10 +102,10 @@ def _layer(deq: DEQ, shared: float) -> Feedback:
 
 
 class _Pairs:
-    """Pairs of inputs with norms in a span, given by both norms and the angle, with their exact kernels."""
+    """Pairs of inputs, given by both norms and the angle, with their exact kernels."""
 
-    def __init__(self, deq: DEQ, kernel: Kernel, span: tuple[float, float], place: Array) -> None:
-        self.deq, self.kernel, self.span, self.place = deq, kernel, span, place
+    def __init__(self, deq: DEQ, kernel: Kernel, place: Array) -> None:
+        self.deq, self.kernel, self.place = deq, kernel, place
         s, t, angle = place
         x, y, inner = (torch.from_numpy(v) for v in (s * s, t * t, s * t * np.cos(angle)))
         self.pairs = x, y, inner
@@ -159,22 +132,22 @@ def _layer_kernel(evaluate: Any, layer: Feedback, rate: float, *places: Tensor) 
     return evaluate(ENN([layer]), *places, (name,), (rate, 1.0) if rate else None, check=False)[name]
 
 
-def _grid(deq: DEQ, kernel: Kernel, span: tuple[float, float] = (1e-3, 1e3), count: int = 13) -> _Pairs:
-    """A grid over a span of so many norms; beyond the default kernels are at their limits."""
-    norms, angles = np.geomspace(*span, count), np.linspace(0.0, np.pi, 7)
+def _grid(deq: DEQ, kernel: Kernel) -> _Pairs:
+    """A grid over thirteen norms and seven angles."""
+    norms, angles = np.geomspace(*_SPAN, 13), np.linspace(0.0, np.pi, 7)
     place = np.stack([v.ravel() for v in np.meshgrid(norms, norms, angles, indexing="ij")])
-    return _Pairs(deq, kernel, span, place[:, place[0] <= place[1]])
+    return _Pairs(deq, kernel, place[:, place[0] <= place[1]])
 
 
 def _search(pairs: _Pairs, layer: Feedback, rate: float = 0.0) -> Supremum:
-    """The largest error that is found within the span, and its cosine: pairs ever nearer to the worst."""
+    """The largest error that is found, and its cosine: pairs ever nearer to the worst."""
     rng = np.random.default_rng(0)
     found = pairs.errors(layer, rate)
     for width in track((0.5, 0.15, 0.05), 3, "the worst pair of inputs"):
         near = np.repeat(pairs.place[:, np.argsort(found)[-6:]], 8, axis=1)
         moves = width * rng.standard_normal(near.shape) * (np.arange(near.shape[1]) % 8 > 0)  # each stays once
-        norms, angle = np.clip(near[:2] * np.exp(moves[:2]), *pairs.span), np.clip(near[2:] + moves[2:], 0.0, np.pi)
-        pairs = _Pairs(pairs.deq, pairs.kernel, pairs.span, np.concatenate([norms, angle]))
+        norms, angle = np.clip(near[:2] * np.exp(moves[:2]), *_SPAN), np.clip(near[2:] + moves[2:], 0.0, np.pi)
+        pairs = _Pairs(pairs.deq, pairs.kernel, np.concatenate([norms, angle]))
         found = pairs.errors(layer, rate)
     worst = int(np.argmax(found))
     seen = float(found[worst])

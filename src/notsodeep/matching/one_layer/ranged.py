@@ -88,14 +88,6 @@ def _allowed(reach: float, tol: float, kinds: int | str) -> Allowance:
     return Allowance(min(max(LIMITS.unit_share * reach, 30.0 * LIMITS.resolution * tol), room), room)
 
 
-def fitted(target: KernelOrders, kinds: int, missed: float) -> Conditioned:
-    """Units of so many kinds that miss about so much, without a proof."""
-    want = wanted(target, _factorise(target, kinds))
-    basis = _basis(target, want, "readout")
-    gain = gains("readout")
-    return assemble(target, smallest(basis, want, gain, allowed=Allowance(0.1 * missed, missed)))
-
-
 def _finished(target: KernelOrders, parts: Array, allowed: Allowance, trains: Trains) -> tuple[Conditioned, Supremum]:
     """The smallest elementary units that add little to the deficit of the projection, or the best there are."""
     want = wanted(target, parts)
