@@ -74,7 +74,7 @@ def test_the_examples_of_the_readme_run_in_order(capsys):
     assert f"bound {twin.bound:.3g} for every pair" in text  # what the comment says
     assert np.abs(twin.kernel_matrix(names["rows"]) - names["K"]).max() < twin.bound * names["K"].max()
     score = names["trained"].score(*names["mixture"].sample(4000, seed=2))
-    assert abs(names["told"].accuracy - score) < 0.04  # 160 rows of one draw
+    assert abs(names["predicted"].accuracy - score) < 0.04  # 160 rows of one draw
 
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
