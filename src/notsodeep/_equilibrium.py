@@ -37,14 +37,14 @@ LIMITS = EquilibriumLimits()
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """Say how equilibria are found, and how exactly.
+    """Set how equilibria are computed, and how exactly.
 
     Parameters
     ----------
     method : {"auto", "picard", "anderson"}
-        ``"picard"`` iterates z <- f(z): nothing linear is quicker for random weights, since the eigenvalues of the
-        Jacobian fill a disc. Training may leave a few near one, where ``"anderson"`` pays; ``"auto"`` begins with the
-        first and turns to the second after 20 steps.
+        ``"picard"`` iterates z <- f(z). For random weights no linear method is faster, since the eigenvalues of the
+        Jacobian fill a disc. After training a few may lie near one, where ``"anderson"`` is faster. ``"auto"`` starts
+        with the first and switches to the second after 20 steps.
     tol : float
         A row is done when |f(z) - z| <= tol |f(z)|; derivatives are solved to the same tolerance.
     max_steps : int

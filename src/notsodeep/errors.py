@@ -71,8 +71,8 @@ class CheckpointError(NotSoDeepError, ValueError):
 class CertificationError(NotSoDeepError, RuntimeError):
     """A replacement's promise cannot be kept with these rows, or by this student.
 
-    ``rows`` holds how many would do (None where more rows do not help), ``disagreement`` what can be certified, and
-    ``coverage`` the share of rows that the student would then answer.
+    ``rows`` is the number of rows that would suffice (None if more rows do not help), ``disagreement`` is what can be
+    certified, and ``coverage`` is the share of rows that the student would then answer.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class NotSoDeepWarning(UserWarning):
 
 
 class ConvergenceWarning(NotSoDeepWarning):
-    """A finite-width equilibrium was not reached; the message carries the residual."""
+    """A finite-width equilibrium was not reached; the message gives the residual."""
 
 
 class ConcentrationWarning(NotSoDeepWarning):
-    """A prediction for data of low effective rank, where its theory does not hold; the message carries the number."""
+    """A prediction for data of low effective rank, where the theory does not hold; the message gives the number."""
 
 
 log = logging.getLogger("notsodeep")

@@ -263,7 +263,7 @@ class Activation:
 
     @isolated_settings
     def centred(self, at: float) -> Activation:
-        """Return phi - E[phi(at xi)] with xi standard normal, the form that the theorems speak of."""
+        """Return phi - E[phi(at xi)] with xi standard normal, the form that the theorems assume."""
         if not 0.0 <= at < math.inf:
             raise ActivationError(f"centred: at must be a finite, non-negative scale, got {at!r}")
         return self.affine(shift=-self._mean(at))

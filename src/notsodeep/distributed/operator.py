@@ -56,7 +56,7 @@ class ClusterKernel(KernelOperator):
     Parameters
     ----------
     client : dask.distributed.Client
-        With the security that it has; no port is opened here.
+        The client, with its own security settings; no port is opened here.
     kernel : NetworkKernel
     X : Tensor of shape (n, p)
     scale : Tensor of shape (n,), optional
@@ -67,7 +67,7 @@ class ClusterKernel(KernelOperator):
     Raises
     ------
     ClusterError
-        Where the cluster has no workers, or loses them again and again.
+        If the cluster has no workers or keeps losing them.
 
     Examples
     --------

@@ -204,9 +204,9 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     Parameters
     ----------
     activation : str, Activation or "loo"
-        The last one is "relu" or "sin".
+        ``"loo"`` chooses between "relu" and "sin".
     sigma_a2 : float or "auto"
-        Variance of the hidden weights: 0.2, or 0.8 of the activation's limit where that is lower.
+        Variance of the hidden weights; "auto" is 0.2 or, if that is smaller, 0.8 of the activation's limit.
     sigma_b2, sigma_c2 : float or "loo"
         Variances of the input weights and of the biases; ``sigma_b2=None`` is 1 - sigma_a2.
     kernel : "ntk", "ck" or "ntk_frozen"
@@ -216,9 +216,9 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         (squared): many kernels on 300 rows, the best on at most 1,000. For more rows the ridge is smaller, by a power
         of their number, and a factorisation of all rows tries a quarter of it where the sample was a small part.
     scale : "auto", "columns", "rows" or None
-        How rows are centred and scaled to mean squared norm one before the kernel, see :class:`Standardiser`; "auto"
-        is chosen with the rest, and is the rule of the Standardiser where nothing else is to be chosen; but it is
-        "rows" for a ConvDEQ and None for a twin, which was made for the norms of its rows.
+        How rows are centred and scaled to mean squared norm one (:class:`Standardiser`). "auto" is chosen by
+        leave-one-out, or by the rule of the Standardiser if nothing else has to be chosen. It is "rows" for a ConvDEQ
+        and None for a twin, which was designed for the norms of its rows.
     fit_intercept : bool
         Whether to centre the targets by their weighted mean, which is added to predictions.
     features : "auto", "diagonal", "full" or None
@@ -227,8 +227,8 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         ``"auto"`` takes the kind and the rounds with the least error on rows that M did not see, if it is lower by more
         than a standard error than without. A fit takes two to eleven times as long on most tables.
     solver : "auto", "cholesky" or nsd.solve.CG
-        ``"auto"`` is Cholesky up to 10,000 rows, and beyond what is predicted to be quicker from one measured product
-        of matrices, if the matrix fits into memory; ``record_`` and the logger "notsodeep" tell the reason.
+        ``"auto"`` is Cholesky up to 10,000 rows. Beyond, it is the method that a timed matrix product predicts to be
+        faster, if the matrix fits into memory; ``record_`` and the logger "notsodeep" give the reason.
     network : DEQ, ENN, ConvDEQ, ConvENN, Twin or nn.Module, optional
         Takes the place of the parameters of the DEQ; a twin brings its own kernel, and a torch module that takes rows
         its empirical kernel, "ntk" or "ck", as it is at ``fit``.
@@ -241,13 +241,13 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
     Attributes
     ----------
     loo_ : array of shape (n,) or (n, k)
-        The prediction of each training row from all others, in closed form; learned features have seen all rows.
+        The leave-one-out prediction of each training row, in closed form; learned features have seen all rows.
     features_ : array of shape (p, p), or None
         M of the scaled rows, of trace p; ``nsd.plots.FeaturesDisplay`` draws it.
     best_ : dict
         What was chosen, its leave-one-out error, the number of rows and kernels it was found with, and the runners-up.
     ridge_, absolute_ridge_, record_, scaler_
-        The ridge, relative to the mean diagonal and times it; how the system was solved; what is done to rows.
+        The relative ridge, the ridge times the mean diagonal, how the system was solved, and the scaling of rows.
 
     Examples
     --------

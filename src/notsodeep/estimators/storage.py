@@ -106,7 +106,7 @@ def load_estimator(path: str | Path) -> Any:
     Raises
     ------
     CheckpointError
-        Where the file is damaged, or holds something else.
+        If the file is damaged or holds something else.
 
     Examples
     --------

@@ -53,7 +53,7 @@ def finite_ck(
     Y : array of shape (m, p), optional
         The other inputs; ``X`` itself unless given.
     check : bool
-        ``False`` computes also outside the range in which a unique equilibrium is guaranteed.
+        ``False`` also computes outside the range in which a unique equilibrium is guaranteed.
 
     Returns
     -------

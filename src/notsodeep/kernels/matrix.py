@@ -50,11 +50,11 @@ def ck(
     Y : array of shape (m, p), optional
         The other inputs; ``X`` itself unless given.
     check : bool
-        ``False`` computes also outside the range in which a unique equilibrium is guaranteed.
+        ``False`` also computes outside the range in which a unique equilibrium is guaranteed.
     out : array of shape (n, m), optional
         The result is written here, for instance into a memory map.
     progress : bool, optional
-        Whether a bar is shown; by default on a terminal or in a notebook, if the work takes long.
+        Whether to show a progress bar; by default after two seconds, on a terminal or in a notebook.
 
     Returns
     -------

@@ -103,10 +103,10 @@ class LearningEstimate(Drawn):
 
     @checked
     def predict(self, n: Any, quantity: Quantity = "accuracy") -> tuple[Array, Array, Array]:
-        """Continue the curve to n training points (one or several): the values, and the ends of intervals of 95 %.
+        """Extrapolate the curve to n training points (one or several): values and ends of 95 % intervals.
 
-        Beyond a double-descent peak nothing is known: the interval is everything, and a ``ConcentrationWarning`` says
-        so.
+        Beyond a double-descent peak nothing is known: the interval contains everything, and a ``ConcentrationWarning``
+        is issued.
         """
         listed = n if isinstance(n, Iterable) and getattr(n, "ndim", 1) == 1 else [n]
         best, low, high = self._laws[quantity].at(np.array(as_floats(listed, "n")))
@@ -156,7 +156,7 @@ def estimate_learning(
     sizes: Any = None,
     seed: int = 0,
 ) -> LearningEstimate:
-    """Measure the learning curve of kernel regression on data, and continue it to more data.
+    """Measure the learning curve of kernel regression on data, and extrapolate it to more data.
 
     Parameters
     ----------

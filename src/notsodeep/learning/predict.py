@@ -24,7 +24,7 @@ from .schedules import confusions, flow_scores, ridge_scores
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LearningPrediction:
-    """What a network of infinite width will do on new points, at one ridge or time, or at many.
+    """Predicted results of a network of infinite width on new points, at one ridge or time or at several.
 
     With arrays of ridges or times every field has their axis in front; with a number it has none.
     """
@@ -83,8 +83,8 @@ def predict_learning(
 ) -> LearningPrediction:
     """Predict accuracy, error and scores of kernel regression on n points of a mixture, without drawing a point.
 
-    A ``ConcentrationWarning`` says where the mixture has too low an effective rank for the theory, and where training
-    interpolates so nearly that an expansion of the error in 1/p does not converge.
+    A ``ConcentrationWarning`` is issued if the effective rank of the mixture is too low for the theory, or if training
+    is so close to interpolation that the expansion of the error in 1/p does not converge.
 
     Parameters
     ----------
@@ -101,8 +101,8 @@ def predict_learning(
     times : float or array of shape (N,), optional
         Train by gradient flow from zero instead, d f/dt = -K (f - y), up to these times.
     targets : array of shape (K, outputs), optional
-        What a point of class a shall be given; by default +1 for its class and -1 for the others. A new point gets
-        the class whose target is nearest to its scores.
+        The targets of each class; by default +1 for the class of a point and -1 for the others. A new point is assigned
+        to the class whose target is nearest to its scores.
     refined : bool
         ``True`` expands the kernel for every pair of classes, as it is at finite p. ``False`` is the limit of theory
         section 15, of the centred network.

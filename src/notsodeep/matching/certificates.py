@@ -40,7 +40,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class TwinCertificate:
-    """What is known of a twin; fields that its kind does not have stay at their defaults.
+    """What is known about a twin; fields that its kind does not have keep their defaults.
 
     ``"mixture"``: the four numbers that decide in high dimension agree (theory, section 6). ``"sphere"``: the kernel
     for inputs of norm one, no entry of which is off by more than ``bound`` (section 7). ``"uniform"``: for *every* pair

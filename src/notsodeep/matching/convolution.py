@@ -90,7 +90,7 @@ def match_conv(
     seed : int
         Decides which images are fitted.
     check : bool
-        ``False`` accepts also a DEQ outside the range in which a unique equilibrium is guaranteed.
+        ``False`` also accepts a DEQ outside the range in which a unique equilibrium is guaranteed.
 
     Returns
     -------

@@ -33,8 +33,8 @@ def match(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel = "ck"
         The kernel to match: readout trained, all weights trained, all but the input weights trained.
     family : {"auto", "hard_tanh", "leaky_relu", "quadratic", "hermite", "skip"}
         The activations of the twin. ``"skip"`` is the DEQ's own activation with a linear term, for odd ones.
-        ``"auto"`` takes the shallowest network and, of those, the cheapest activation whose kernel has the next orders
-        of the DEQ's as well, or else the nearest. What is gained over a plain network, ``twin.verify(X)`` tells.
+        ``"auto"`` takes the shallowest network and, among those, the cheapest activation whose kernel also matches the
+        next orders of the DEQ's, or else the closest one. ``twin.verify(X)`` compares it with a plain network.
 
     Returns
     -------

@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MixtureStatistics:
-    """What the theorems need to know of n rows in K classes (theory, section 3).
+    """The statistics of n rows in K classes that the theorems need (theory, section 3).
 
     Build it with :meth:`from_mixture` or :meth:`estimate`.
 

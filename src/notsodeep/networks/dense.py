@@ -40,11 +40,11 @@ class DEQ(Dense):
     sigma_c2 : float or Tensor, default 0
         The variance of the bias c. Kernels are differentiable in a variance that is a tensor with ``requires_grad``.
     readout : {"activation", "pre-activation"}
-        The output is f(x) = a . z, or one more pre-activation, f(x) = sigma_a a . z + sigma_b b . x + sigma_c c', with
-        weights of its own: then ck and ntk are G* and K* of the preprint and of the workshop paper.
+        The output is f(x) = a . z, or f(x) = sigma_a a . z + sigma_b b . x + sigma_c c', one more pre-activation with
+        its own weights. In the second case ck and ntk are G* and K* of the preprint and of the workshop paper.
     normalise : bool, default False
-        Whether the pre-activations are divided by their root mean square, as normalisation layers do. Then the
-        covariance equation always has a solution; :attr:`limit` says where it is unique for every input.
+        Whether to divide the pre-activations by their root mean square, as normalisation layers do. The covariance
+        equation then always has a solution, which is unique for every input below :attr:`limit`.
 
     Examples
     --------
@@ -131,7 +131,7 @@ class DEQ(Dense):
 
     @property
     def homogeneous(self) -> bool:
-        """Whether the kernels are homogeneous; normalised pre-activations make them no function of one norm."""
+        """Whether the kernels are homogeneous in the inputs; with normalised pre-activations they are not."""
         return super().homogeneous and not self.normalise
 
     @property
@@ -247,7 +247,7 @@ class DEQ(Dense):
             )
 
     def centred(self, tau0: float = 1.0) -> DEQ:
-        """Return the DEQ whose layers are centred at the scales of their inputs, of which the theorems speak.
+        """Return the DEQ with layers centred at the scales of their inputs, as the theorems assume.
 
         The first layer becomes phi - E[phi(tau* xi)], where tau* is :meth:`centred_scale`.
         """

@@ -92,7 +92,7 @@ class Checkpoint:
 
 @checked
 def save(model: Model, path: str | Path) -> None:
-    """Write a network to one safetensors file; if that fails, or a weight is not finite, the file before it stays.
+    """Write a network to one safetensors file; on failure, or if a weight is not finite, an old file is kept.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def save(model: Model, path: str | Path) -> None:
 
 @checked
 def load(path: str | Path, device: torch.device | str | None = None) -> DEQ | ENN:
-    """Read a network that :func:`save` wrote, or raise CheckpointError if the file is damaged or holds another thing.
+    """Read a network that :func:`save` wrote; raise CheckpointError if the file is damaged or not a network.
 
     Parameters
     ----------

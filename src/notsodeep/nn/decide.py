@@ -29,13 +29,13 @@ _FUNCTION = 16  # units in the last place by which an activation of torch may be
 
 @dataclass(frozen=True)
 class Decision:
-    """Outputs, and how far the equilibrium can be from where they were read.
+    """Outputs, and a bound on the distance of the state from the equilibrium.
 
     Attributes
     ----------
     outputs : array of shape (n, outputs)
     steps : array of shape (n,)
-        After how many evaluations of the cell a row was done.
+        The number of evaluations of the cell until the row was done.
     proven : array of shape (n,)
         Whether the class, or the tolerance, is proven; not where two outputs are equal up to rounding.
     radius : array of shape (n,)
@@ -276,15 +276,16 @@ class Contraction:
     Parameters
     ----------
     cell : callable
-        From states (n, width) and rows to states: a torch module or function, that of a torchdeq model for example.
+        A map from states (n, width) and rows to states: a torch module or function, for example that of a torchdeq
+        model.
     readout : callable
         From states to outputs, affine, as ``nn.Linear`` is.
     lipschitz : float
-        A bound, below one, of how much farther apart the cell can put two states; the caller answers for it.
+        A Lipschitz constant of the cell in the state, below one. You are responsible for it.
     width : int
         The length of a state; the solution begins at zero.
     rounding : float, optional
-        A bound of the rounding error of a step and of an output, relative to the size of the state; by default eight
+        A bound on the rounding error of a step and of an output, relative to the size of the state; by default eight
         times the width, in units in the last place.
 
     Examples

@@ -33,16 +33,16 @@ def empirical_ntk(
     memory: float = LIMITS.gradient_bytes,
     progress: bool | None = None,
 ) -> Any:
-    """Compute the inner products of the gradients of any module's outputs in its parameters, as it is.
+    """Compute the inner products of the parameter gradients of any module's outputs, at its current weights.
 
-    A module that is trained by small steps of gradient descent moves its outputs along this matrix. It needs reverse
-    mode alone, through a custom backward pass too, such as the implicit gradients of a DEQ.
+    Gradient descent with small steps moves the outputs along this matrix. Only reverse mode is needed, so custom
+    backward passes work, such as the implicit gradients of a DEQ.
 
     Parameters
     ----------
     model : nn.Module
-        From rows or images to outputs, each row by itself. Layers that average over the batch or drop units must be in
-        evaluation mode.
+        A map from rows or images to outputs, in which rows do not interact. Layers that average over the batch or drop
+        units must be in evaluation mode.
     X, Y : arrays of shape (n, ...) and (m, ...)
         The inputs, taken to the dtype and the device of the parameters; Y is X unless given.
     outputs : {"mean", "trace", "full"}
@@ -56,7 +56,7 @@ def empirical_ntk(
     memory : float
         The bytes that gradients may take at a time.
     progress : bool, optional
-        Whether to show a progress bar; by default on a terminal.
+        Whether to show a progress bar; by default after two seconds, on a terminal or in a notebook.
 
     Returns
     -------
@@ -200,7 +200,7 @@ def _products(tangents: Tangents, x: Tensor, y: Tensor, full: bool, progress: bo
 
 @isolated_settings
 def empirical_ck(model: nn.Module, X: Any, Y: Any = None, *, layer: str | None = None) -> Any:
-    """Compute the Gram matrix of the features of any module, as it is: the kernel of its readout.
+    """Compute the Gram matrix of the features of any module, which is the kernel of its readout.
 
     Parameters
     ----------

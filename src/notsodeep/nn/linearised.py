@@ -17,8 +17,8 @@ from .tangents import check_mode, check_outputs, chosen, goes_forward, graphs
 def linearise(model: nn.Module) -> LinearisedModel:
     """Return f(x; w0) + df/dw (w - w0) as a module: the model to first order around its weights w0.
 
-    Its outputs are those of the model as long as its weights w, a copy of the model's, stay where they are. Trained, it
-    shows what a fixed kernel does: the empirical NTK of the model at w0.
+    Before training its outputs equal those of the model. Training its weights w, a copy of the model's, shows what a
+    fixed kernel learns: the empirical NTK of the model at w0.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ class Factory(TypedDict, total=False):
 class Model(nn.Module):
     """A network of finite width, with one factor per weight matrix in its forward pass.
 
-    With ``parametrisation="ntk"``, of which the theory speaks, entries of a weight matrix have variance one. With
+    With ``parametrisation="ntk"``, that of the theory, entries of a weight matrix have variance one. With
     ``"standard"`` they have variance 1 / fan-in and the factor sqrt(fan-in) moves to the inputs: the same function at
     the start, up to rounding, whose weights move at the usual rates, such as 1e-3 with Adam.
 

@@ -91,10 +91,10 @@ def _percent(share: float) -> str:
 def lazy(
     model: nn.Module, X: Any, *, start: Any, y: Any = None, parameters: Any = None, progress: bool | None = None
 ) -> LazyReport:
-    """Measure how far training moved a network and its kernel, and say whether a fixed kernel describes it.
+    """Measure how far training moved a network and its kernel, and whether a fixed kernel describes it.
 
-    Theory that speaks of a kernel, such as a twin or :func:`notsodeep.predict_learning`, holds as long as training is
-    lazy: the weights move little, and the empirical NTK stays what it was.
+    Theory based on a kernel, such as a twin or :func:`notsodeep.predict_learning`, holds as long as training is lazy:
+    the weights move little, and the empirical NTK does not change.
 
     Parameters
     ----------

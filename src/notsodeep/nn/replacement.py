@@ -53,39 +53,39 @@ def replace(
 ) -> Replacement:
     """Train a cheap student of a model, and bound how often the two together differ from the model alone.
 
-    The student answers where it is sure; the model answers the rest. The bound holds for any model and any student, for
-    inputs drawn as the measured rows were.
+    The student answers where it is sure, and the model answers the rest. The bound holds for any model and any student,
+    for inputs drawn like the calibration rows.
 
     Parameters
     ----------
     model : nn.Module or callable
-        From rows to one row of outputs each: an ``nsd.nn.DEQ``, a torchdeq module, any other. It is called on copies of
-        the rows, without gradients, on its own device, in evaluation mode, and left in the mode in which it was. Of a
-        tuple the first entry is replaced.
+        A map from rows to one row of outputs each: an ``nsd.nn.DEQ``, a torchdeq module, or any other. It receives
+        copies of the rows, on its own device, without gradients and in evaluation mode; its mode is restored
+        afterwards. If it returns a tuple, the first entry counts.
     X : array of shape (n, ...), or iterable of such batches
         Unlabelled rows, of an iterable at most 100,000. They may have trained the model if ``calibration`` is given.
     disagreement, confidence : float
         The largest share of inputs on which replacement and model may differ, and the probability, over the draw of the
-        measured rows, with which this must hold.
+        calibration rows, with which this must hold.
     calibration : array of shape (n, ...), or iterable of such batches, optional
-        Rows as fresh as the inputs to come; all of them are measured. Without it a quarter of X is, which is right only
-        if the model was not trained on X.
+        Fresh rows that resemble future inputs, on which the promise is tested. By default a quarter of X is used, which
+        is valid only if the model was not trained on X.
     labels : array of shape (n,) or of the outputs' shape, optional
-        True answers to the calibration rows (to X without them). The promise is then that the replacement is wrong on
-        at most this much more of the inputs than the model is.
+        True answers for the calibration rows (for X if there are none). The promise is then that the error rate of the
+        replacement exceeds that of the model by at most ``disagreement``.
     tolerance : float, or pair of float and share, optional
         For outputs that are numbers: the error that counts as agreement. By default the largest output is the answer.
         For fields a pair: (error, share) lets that share of the pixels be further off, (None, share) have another
         class; classes are then the second axis.
     ladder : "auto" or sequence, optional
-        Networks that are asked one after the other, the cheapest first, as ``["student", looser, model]``: functions
-        from rows to outputs, or to (outputs, score). ``"student"`` is the one that is trained here; the last entry is
-        the model, or ``"abstain"`` for no answer (rows of NaN). ``"auto"`` asks the student and the model with looser
-        tolerances of its solver, where these are quicker. All of them are tested together.
+        Networks to try in this order, the cheapest first, such as ``["student", looser, model]``: functions from rows
+        to outputs, or to (outputs, score). ``"student"`` is the one trained here; the last entry is the model, or
+        ``"abstain"`` for no answer (rows of NaN). ``"auto"`` uses the student and the model with looser tolerances of
+        its solver, where these are faster. All of them are tested together.
     **training
         ``student`` (an nn.Module of your own that is trained in place; by default one hidden layer of ReLU units with
         standardisation inside), ``options`` (a ``ReplaceOptions``: width of the default student, steps, mixed rows),
-        ``seed`` (an int) and ``progress`` (whether a progress bar is shown; by default on a terminal).
+        ``seed`` (an int) and ``progress`` (whether to show a progress bar; by default after two seconds).
 
     Returns
     -------
@@ -94,7 +94,8 @@ def replace(
     Raises
     ------
     CertificationError
-        If the promise cannot be kept: too few rows, or a student too weak. It says what could be promised.
+        If the promise cannot be kept, because there are too few rows or the student is too weak. The message states
+        what could be promised.
 
     Examples
     --------
@@ -154,7 +155,7 @@ class Timing(NamedTuple):
 
 
 class Replacement(Drawn, nn.Module):
-    """Answer as a model does, by a student where it is sure and by the model elsewhere; made by ``nsd.replace``.
+    """Stand in for a model: a student answers where it is sure, the model elsewhere; made by ``nsd.replace``.
 
     Parameters
     ----------
@@ -166,7 +167,7 @@ class Replacement(Drawn, nn.Module):
     shape : tuple of int
         The shape of one row.
     known : tuple of tensors
-        A few rows, with the outputs of the model and the rungs, by which :meth:`load` knows them again.
+        A few rows, with the outputs of the model and the rungs, by which :meth:`load` recognises them.
 
     Examples
     --------
@@ -199,13 +200,13 @@ class Replacement(Drawn, nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the student's outputs for the rows it is sure of, those of the next rung or the model for others."""
+        """Return the student's outputs where it is sure, and those of the next rung or the model elsewhere."""
         outputs, fell = self._answer(x)
         self._count(len(x), fell)
         return outputs
 
     def predict(self, X: Any, batch_size: int = 8192) -> Any:
-        """Answer all rows by the student first, and what is left in full batches: the way for many rows.
+        """Answer many rows: first by the student, then the remaining rows by the model in full batches.
 
         Arrays give an array of outputs. An iterable of batches of any length gives an iterator over their outputs, in
         order; at most a few dozen batches are held.

@@ -23,7 +23,7 @@ Ask = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class ReplaceOptions:
-    """Say how :func:`notsodeep.replace` trains a student.
+    """Set how :func:`notsodeep.replace` trains a student.
 
     Parameters
     ----------

@@ -109,10 +109,10 @@ def fit(
     seed : int
         The seed of the order of the samples, and of torch's generator during the run.
     checkpoint : str or Path, optional
-        A file that holds the state after the last epoch. A run that finds it there continues it, on a CPU bit for bit;
-        that of a run with other data, settings or initial weights is refused.
+        A file for the state after each epoch. If it exists, training resumes from it, on a CPU bit for bit. A
+        checkpoint with other data, settings or initial weights raises an error.
     progress : bool, optional
-        Whether a progress bar is shown; by default on a terminal.
+        Whether to show a progress bar; by default after two seconds, on a terminal or in a notebook.
 
     Returns
     -------

@@ -45,12 +45,12 @@ def label_decades(axis: Axis, low: float, high: float, unit: float = 1.0) -> Non
 class SpectrumDisplay(Display):
     """Show a histogram of eigenvalues, the predicted density, and isolated eigenvalues.
 
-    Build it with :meth:`from_kernel` or :meth:`from_eigenvalues`; a law by itself draws itself.
+    Build it with :meth:`from_kernel` or :meth:`from_eigenvalues`; a law alone has its own ``plot``.
 
     Parameters
     ----------
     eigenvalues : array of shape (n,)
-        None at all leaves the law by itself.
+        If it is empty, the law alone is drawn.
     law : SpectralLaw, optional
         The law that is predicted for them.
     title : str

@@ -132,7 +132,7 @@ def solve_operator(
     Raises
     ------
     ConvergenceError
-        Where conjugate gradients do not reach ``tol``, or the matrix is not positive definite.
+        If conjugate gradients do not reach ``tol``, or if the matrix is not positive definite.
 
     Examples
     --------

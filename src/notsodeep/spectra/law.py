@@ -125,8 +125,8 @@ def spectral_law(
 ) -> SpectralLaw:
     """Predict the eigenvalues of a network's kernel on n points of a mixture, without sampling.
 
-    The law is that of the network as it is given; :meth:`DEQ.centred` gives the centred one, of which the theorems
-    speak. A ``ConcentrationWarning`` says where the mixture has too low an effective rank.
+    The network is used as given; :meth:`DEQ.centred` returns the centred one, as in the theorems. If the effective rank
+    of the mixture is too low, a ``ConcentrationWarning`` is issued.
 
     Parameters
     ----------

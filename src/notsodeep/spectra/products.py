@@ -100,7 +100,7 @@ def _zero_mean(population: Commuting, values: Array, weights: Array) -> Commutin
 
 @dataclass(frozen=True)
 class Concentration:
-    """Whether norms and inner products of the data concentrate, as predictions need it."""
+    """Whether norms and inner products of the data concentrate, as predictions require."""
 
     strength: float
     """Strength of the quadratic features relative to the ridge."""

@@ -38,8 +38,7 @@ def match_one_layer(
     Parameters
     ----------
     deq : DEQ or ENN
-        The network as it is used, centred or not, with or without a bias; every wide fully connected network, of any
-        depth, is a one-layer network.
+        The network, centred or not, with or without a bias. An ENN may have any depth.
     kernel : {"ck", "ntk", "ntk_frozen"}
         The kernel to match: readout trained, all weights of the DEQ trained, all but its input weights trained.
     norms : tuple of float, optional
@@ -49,7 +48,8 @@ def match_one_layer(
     tol : float
         The allowed error relative to sqrt(k(x, x) k(y, y)).
     kinds : int or "auto"
-        The fewest kinds within ``tol``, or a number, which is then used whatever it reaches.
+        The number of kinds. ``"auto"`` takes the fewest within ``tol``; a given number is used whatever bound it
+        reaches.
     units : {"auto", "conditioned", "thresholds"}
         ``"conditioned"``: elementary functions of w.x/|x| whose coefficients depend on |x|. ``"thresholds"``: for
         homogeneous DEQs, ordinary units relu(w.x - t |x|), which cost less and reach about 1e-5 for the CK and the
@@ -58,13 +58,13 @@ def match_one_layer(
         What the twin trains. ``"readout"``: its CK is the DEQ's kernel, a convex problem. ``"all"``: its NTK is.
         ``"auto"``: all weights for the NTK of a homogeneous DEQ, the readout otherwise.
     check : bool
-        Whether to refuse a DEQ outside its contraction range.
+        Whether to raise an error for a DEQ outside its contraction range.
 
     Returns
     -------
     Twin
-        ``twin.bound`` holds for all inputs of all dimensions with norms in the range; ``twin.certificate.assumes`` says
-        what is not proven.
+        ``twin.bound`` holds for all inputs with norms in the range, in every dimension; ``twin.certificate.assumes``
+        lists what is not proven.
 
     Raises
     ------
@@ -117,8 +117,9 @@ def norm_range(X: Any, coverage: float = 1.0) -> tuple[float, float]:
     X : array of shape (n, p)
         The data.
     coverage : float
-        1: all rows and a margin for fresh ones: each end lies as far beyond the extreme row as that lies beyond the
-        outer tenth of the rows, by ratios. Less: this share of the rows, with equal tails and without a margin.
+        1 covers all rows, with a margin for fresh ones: the ratio between an end and the extreme row equals that
+        between the extreme row and the outer tenth of the rows. Less covers this share of the rows, with equal tails
+        and no margin.
 
     Returns
     -------
