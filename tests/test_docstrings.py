@@ -11,8 +11,6 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 import surface
 
 SECTION = r"^{}\n-+\n(.*?)(?=^\S[^\n]*\n---|\Z)"
@@ -96,11 +94,3 @@ def test_a_poor_docstring_is_found():
         "Returns",
         "an example that runs",
     ]
-
-
-@pytest.mark.parametrize("title", ["Parameters", "Returns", "Examples"])
-def test_sections_are_told_apart(title):
-    doc = "Add.\n\nParameters\n----------\na, b : int\n    Two.\n\nReturns\n-------\nint\n\nExamples\n--------\n>>> 1\n"
-    assert section(doc, title) is not None
-    assert described(doc, "Parameters") == {"a", "b"}
-    assert section(doc, "Raises") is None

@@ -8,8 +8,6 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parent
 COMPARING = {"assert_allclose", "assert_close", "allclose", "isclose", "approx", "gradcheck", "gradgradcheck"}
 OWN_RTOL = {"assert_allclose", "allclose", "isclose"}  # given atol alone, these add 1e-7 or 1e-5 of the value
@@ -79,56 +77,31 @@ def parts(node: ast.AST) -> Iterator[ast.AST]:
             yield from parts(child)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "assert a == pytest.approx(b, rel=1e-9)",
-        "assert a == pytest.approx(b, 1e-9)",
-        "np.testing.assert_allclose(a, b, rtol=0, atol=1e-9 * size)",
-        "np.testing.assert_allclose(a, b, rtol=0.03)",
-        "np.testing.assert_allclose(a, b, atol=tolerance())",  # and 1e-7 of b, which nobody asked for
-        "assert abs(a - b) < 1e-9 * (1.0 + size)",
-        "assert low - 1e-9 <= a",
-        "assert all(-1e-9 <= a <= 1.0 for a in many)",
-        "assert a == pytest.approx(b, rel=tolerance(amplified=1e5))",
-    ],
-)
-def test_a_bare_number_is_seen(line):
-    assert Tolerances(line).bare() == [1]
-    assert Tolerances(f"for a in b:\n    # the series ends after nine terms\n    {line}").bare() == []
-    assert Tolerances(f"{line}  # the series ends after nine terms").bare() == []
-    assert Tolerances(f"# the series ends after nine terms\na = b\n{line}").bare() == [3]
+BARE = """
+assert a == pytest.approx(b, rel=1e-9)
+assert a == pytest.approx(b, 1e-9)
+np.testing.assert_allclose(a, b, rtol=0, atol=1e-9 * size)
+np.testing.assert_allclose(a, b, atol=tolerance())
+assert abs(a - b) < 1e-9 * (1.0 + size)
+assert a == pytest.approx(b, rel=tolerance(amplified=1e5))
+"""
+GOOD = """
+assert a == pytest.approx(b, rel=1e-9)  # the series ends after nine terms
+assert a == pytest.approx(b, rel=tolerance(amplified=condition))
+np.testing.assert_allclose(a, b, rtol=0, atol=10.0 * ulps())
+assert 0.5 < a <= 1.0
+twin = nsd.match(deq, tol=1e-4)
+CLOSE = 1e-9  # what was asked for
+assert abs(a - b) < CLOSE * size
+"""
 
 
-@pytest.mark.parametrize(
-    ("constant", "use"),
-    [
-        ("CLOSE = 1e-9", "assert abs(a - b) < CLOSE * size"),
-        ("CLOSE = {'rtol': 1e-9, 'atol': 0.0}", "torch.testing.assert_close(a, b, **CLOSE)"),
-    ],
-)
-def test_a_constant_gives_its_reason_where_it_is_defined(constant, use):
-    assert Tolerances(f"{constant}\n{use}").bare() == [1]
-    assert Tolerances(f"{constant}  # what was asked for\n{use}").bare() == []
-    assert Tolerances(f"{constant}\n").bare() == []
+def test_a_bare_number_is_seen_and_one_with_a_reason_is_left_alone():
+    assert Tolerances(BARE).bare() == list(range(2, 8))  # assert_allclose without rtol adds 1e-7 of b
+    assert Tolerances(GOOD).bare() == []
+    assert Tolerances("CLOSE = 1e-9\nassert abs(a - b) < CLOSE").bare() == [1]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "assert a == pytest.approx(b, rel=tolerance(amplified=condition))",
-        "np.testing.assert_allclose(a, b, rtol=0, atol=10.0 * ulps())",
-        "assert abs(a - b) < tolerance() * size",
-        "assert twin.bound <= tol",
-        "assert 0.5 < a <= 1.0",
-        "twin = nsd.match(deq, tol=1e-4)",
-    ],
-)
-def test_a_tolerance_with_a_reason_is_left_alone(line):
-    assert Tolerances(line).bare() == []
-
-
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: str(path.relative_to(TESTS)))
-def test_tolerances_come_from_the_helper_or_carry_a_reason(path):
-    lines = Tolerances(path.read_text()).bare()
-    assert not lines, f"{path.name}: take these tolerances from helpers.py or say where they come from: lines {lines}"
+def test_tolerances_come_from_the_helper_or_carry_a_reason():
+    lines = {str(path.relative_to(TESTS)): Tolerances(path.read_text()).bare() for path in TESTS.rglob("*.py")}
+    assert {path: found for path, found in lines.items() if found} == {}, "take them from helpers.py, or say why"
