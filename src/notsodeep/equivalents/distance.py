@@ -17,6 +17,8 @@ from ..errors import ConvergenceError, InvalidInputError
 from .operator import EquivalentKernel
 
 Array = NDArray[Any]
+_SMALL = 32  # rows up to which all eigenvalues are computed sooner than the outermost ones
+_DENSE = 1500  # rows up to which all eigenvalues are computed where Lanczos fails; more take minutes
 
 
 def relative_spectral_error(exact: Any, approximation: Any) -> float:
@@ -65,7 +67,7 @@ def best_scalar(exact: Any, approximation: Any) -> BestScalar:
     opposite. Their sum is a decreasing function whose slope the two eigenvectors give.
     """
     left, right = symmetric_operator(exact), symmetric_operator(approximation)
-    if left.shape[0] <= 32:  # arrays are quicker there
+    if left.shape[0] <= _SMALL:
         left, right = (operator @ np.eye(operator.shape[0]) for operator in (left, right))
     size, other = (float(abs(_outermost(kernel)[0][0])) for kernel in (left, right))
     least = math.inf
@@ -87,14 +89,14 @@ def _outermost(operator: LinearOperator | Array, both: bool = False) -> tuple[Ar
     start = np.random.default_rng(0).standard_normal(n)
     if not np.any(operator @ start):
         return np.zeros(1 + both), np.eye(n, 1 + both)
-    if n > 32:  # up to this size all eigenvalues are found sooner
+    if n > _SMALL:
         which: dict[str, Any] = {"k": 2, "which": "BE"} if both else {"k": 1, "which": "LM"}
         try:
             # the error of an eigenvalue is quadratic in ARPACK's residual tolerance
             pair: tuple[Array, Array] = eigsh(operator, v0=start, tol=1e-5, maxiter=200, **which)
             return pair
         except ArpackError as error:  # what is made of rounding errors has no top that Lanczos could find
-            if n > 1500:  # all eigenvalues would take minutes
+            if n > _DENSE:
                 raise ConvergenceError(f"Lanczos did not find the spectral norm: {error}") from None
     values, vectors = np.linalg.eigh(operator @ np.eye(n))
     kept = [0, -1] if both else [int(np.abs(values).argmax())]

@@ -46,12 +46,13 @@ class PowerLaw:
     @staticmethod
     def fit(sizes: Array, errors: Array, nearness: Array) -> PowerLaw:
         """Take the last five sizes, (N,), with the error of every row at each of them, (N, rows)."""
-        last, rows = errors[-5:], errors.shape[1]
+        few, rows = LIMITS.last, errors.shape[1]
+        last = errors[-few:]
         sums = last.sum(1)
         means = np.maximum(sums, 0.5) / rows  # no errors at all: half a row
         none = np.where(sums > 0.0, 0.0, 1.0)
         chance = np.cov(last / means[:, None]) / rows + np.outer(none, none)
-        return PowerLaw(np.log(sizes[-5:]), np.log(means), chance, bool(sums[-1] > 0.0), nearness[-5:])
+        return PowerLaw(np.log(sizes[-few:]), np.log(means), chance, bool(sums[-1] > 0.0), nearness[-few:])
 
     def at(self, sizes: Array) -> tuple[Array, Array, Array]:
         """Return the errors at these sizes (M,), and both ends of their intervals of 95 %."""
@@ -224,15 +225,15 @@ def _sizes(given: Any, n: int) -> list[int]:
             raise InvalidInputError(f"a learning curve needs at least {8 * fewest} rows, got {n}")
         return [round(v) for v in np.geomspace(n / 8, n, 6)]
     sizes = sorted({int(v) for v in as_floats(given, "sizes")})
-    if len(sizes) < 5 or sizes[0] < fewest or sizes[-1] > n:
+    if len(sizes) < LIMITS.last or sizes[0] < fewest or sizes[-1] > n:
         raise InvalidInputError(f"sizes must be at least five different ones from {fewest} to n = {n}, got {given!r}")
     return sizes
 
 
 def _scored(K: Tensor, labels: Array, n: int, ridge: float, seed: int) -> tuple[Array, ...]:
-    """Return the error and the squared error of every row, and the nearness of a peak, averaged over four subsets."""
+    """Return the error and the squared error of every row, and the nearness of a peak, averaged over some subsets."""
     generator = np.random.default_rng([seed % 2**64, n])
-    subsets = [generator.permutation(len(K))[:n] for _ in range(4 if n < len(K) else 1)]
+    subsets = [generator.permutation(len(K))[:n] for _ in range(LIMITS.subsets if n < len(K) else 1)]
     scores = [_scores(K, labels, rows, ridge) for rows in subsets]
     return tuple(np.mean(part, axis=0) for part in zip(*scores, strict=True))
 

@@ -34,6 +34,11 @@ class Limits:
     drift: float = 0.2  # standard deviation of a learning curve's exponent beyond the data: set on MNIST and digits
     peak: float = 0.9  # nearness of a double-descent peak that counts as one: it is continued to some percent
     fewest: int = 16  # rows of the smallest subset of an estimate
+    subsets: int = 4  # of each size, over which an estimate is averaged
+    last: int = 5  # sizes of a curve through which its continuation is drawn
+    turns: int = 8  # steps from a real ridge to a complex one of the same size
+    contour: int = 16  # nodes of gradient flow's contour: the error of scores is below 1e-7
+    doubt: float = 0.01  # the order 1/p^2 of the relative error, above which a prediction warns
 
 
 LIMITS = Limits()

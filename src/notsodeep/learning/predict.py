@@ -18,7 +18,7 @@ from ..networks import Kernel, Network
 from ..spectra.population import Array
 from ..spectra.products import Concentration
 from ..spectra.sources import source_of
-from .features import check_twin, limit_problem, linear_problem
+from .features import LIMITS, check_twin, limit_problem, linear_problem
 from .schedules import confusions, flow_scores, ridge_scores
 
 
@@ -165,8 +165,8 @@ _DOUBTFUL = (
 
 
 def _report_interpolation(doubt: float, p: int) -> None:
-    """Warn where the next order of the error, after that of 1/p, may be above 1 %."""
-    if doubt > 0.01:
+    """Warn where the next order of the error, after that of 1/p, may be large."""
+    if doubt > LIMITS.doubt:
         warn(
             f"training nearly interpolates: at p = {p} the squared error may be off by about {doubt:.1%}, and more in "
             "single data sets; use a larger ridge, or estimate_learning on data",

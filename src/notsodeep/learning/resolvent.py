@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import ConvergenceError
 from ..spectra.population import SAME, Array, Commuting, CommutingAt, NonCommuting, NonCommutingAt, Pairs, newton
-from .features import LinearProblem
+from .features import LIMITS, LinearProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ def _follow(problem: LinearProblem, noise: Commuting, ridges: Array, start: Arra
         return u
     sizes, angles = np.abs(ridges), np.angle(ridges)
     u = u.astype(ridges.dtype)
-    for turn in np.arange(1, 9) / 8:  # steps from a real ridge to a complex one of the same size
+    for turn in np.arange(1, LIMITS.turns + 1) / LIMITS.turns:
         u = _iterate(problem, noise, sizes * np.exp(1j * turn * angles), u, noise)
     return u
 

@@ -121,9 +121,9 @@ def _in_parts(function: Callable[[Array], Scores], points: Array, entries: int) 
 def contour() -> tuple[Array, Array]:
     """Return the nodes z in the upper half plane of gradient flow's contour, and weights w in 2 Re sum w f(z).
 
-    The contour is that of theory section 15 with N = 16: the error of scores is below 1e-7.
+    The contour is that of theory section 15.
     """
-    nodes = 16
+    nodes = LEARNING.contour
     theta = (np.arange(nodes // 2) + 0.5) * (2.0 * math.pi / nodes)
     z = nodes * (0.1309 - 0.1194 * theta**2 + 0.25j * theta)
     slope = nodes * (-0.2388 * theta + 0.25j)

@@ -53,8 +53,8 @@ class FeaturesDisplay(Display):
         """
         positive_int("top", top)
         if image is not None:
-            return self._directions(self._own(ax, 8.0, 2.4), tuple(image), min(top, 6))
-        ax = self._own(ax, 5.0, 0.9 + 0.22 * min(top, len(self.names)))
+            return self._directions(self._axes(ax, 8.0, 2.4), tuple(image), min(top, 6))
+        ax = self._axes(ax, 5.0, 0.9 + 0.22 * min(top, len(self.names)))
         shares = np.diag(self.matrix) / np.trace(self.matrix)
         order = np.argsort(shares)[-top:]
         ax.barh([self.names[i] for i in order], 100.0 * shares[order], color="#b3262e")

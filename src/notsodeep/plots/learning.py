@@ -44,7 +44,7 @@ class LearningDisplay(Display):
     @checked
     def plot(self, ax: Axes | None = None, *, quantity: Quantity = "accuracy") -> LearningDisplay:
         """Draw predicted lines, or measured points with error bars and the interval beyond them."""
-        ax = self._own(ax, 5.6, 3.9)
+        ax = self._axes(ax, 5.6, 3.9)
         label, factor = ("accuracy (%)", 100.0) if quantity == "accuracy" else ("mean squared error", 1.0)
         if isinstance(self.curve, LearningEstimate):
             self._estimated(ax, self.curve, quantity, factor)

@@ -31,7 +31,7 @@ class LazyDisplay(Display):
     def plot(self, ax: Axes | None = None) -> LazyDisplay:
         """Draw one bar for each parameter and one for the kernel; labels tell the alignments."""
         bars = {**self.report.weights, "kernel": self.report.kernel}
-        ax = self._own(ax, 5.6, 1.2 + 0.3 * len(bars))
+        ax = self._axes(ax, 5.6, 1.2 + 0.3 * len(bars))
         colours = ["#9db9d4"] * len(self.report.weights) + ["#b3262e"]
         drawn = ax.barh(list(bars), [100.0 * share for share in bars.values()], color=colours)
         ax.bar_label(drawn, fmt="%.3g", padding=3, fontsize="small")

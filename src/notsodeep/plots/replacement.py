@@ -38,7 +38,7 @@ class ReplacementDisplay(Display):
     @checked
     def plot(self, ax: Axes | None = None) -> ReplacementDisplay:
         """Draw the coverage of the promise that was made, and of other promises, each on its own."""
-        ax, known = self._own(ax, 5.2, 3.6), self.certificate
+        ax, known = self._axes(ax, 5.2, 3.6), self.certificate
         promise, covered = 100.0 * known.disagreement, 100.0 * known.coverage
         promises, shares = 100.0 * np.array(known.curve or [(known.disagreement, known.coverage)]).T
         ax.plot(promises, shares, "o-", color="#9db9d4", drawstyle="steps-post", markersize=4, label="other promises")

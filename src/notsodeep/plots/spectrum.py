@@ -28,7 +28,7 @@ class Display:
     ax_: Axes | None = None
     figure_: Figure | SubFigure | None = None
 
-    def _own(self, ax: Axes | None, width: float, height: float) -> Axes:
+    def _axes(self, ax: Axes | None, width: float, height: float) -> Axes:
         """Return the given axes, or those of a new figure of this size."""
         drawn = plt.subplots(figsize=(width, height), layout="constrained")[1] if ax is None else ax
         self.ax_, self.figure_ = drawn, drawn.get_figure()
@@ -143,7 +143,7 @@ class SpectrumDisplay(Display):
         """Draw the spectrum, and ``beside`` it others by name; far eigenvalues are shown beyond a break of the axis."""
         edges = self._edges(positive_int("bins", bins, most=10_000))
         others = {name: np.asarray(as_floats(v, f"beside[{name!r}]")) for name, v in (beside or {}).items()}
-        ax = self._own(ax, 6.4, 3.8)
+        ax = self._axes(ax, 6.4, 3.8)
         self._draw_bulk(ax, edges)
         far = [v for v in [*self.eigenvalues, *self._spikes()] if v > edges[-1]]
         if self.is_logarithmic:

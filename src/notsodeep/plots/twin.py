@@ -77,7 +77,7 @@ class TwinDisplay(Display):
     @checked
     def plot(self, ax: Axes | None = None) -> TwinDisplay:
         """Draw the kernels, and in the free corner the error of the twin below its bound."""
-        ax = self._own(ax, 5.6, 4.0)
+        ax = self._axes(ax, 5.6, 4.0)
         ax.plot(self.degrees, self.plain, "--", color="0.55", linewidth=1.3, label="plain layer")
         ax.plot(self.degrees, self.deq, color="#9db9d4", linewidth=6.0, label=self.title)
         ax.plot(self.degrees, self.twin, color="#b3262e", linewidth=1.4, label="its twin")

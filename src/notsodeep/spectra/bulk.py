@@ -163,7 +163,7 @@ def _fill(curve: Curve, guess: Guess, left: Gap, right: Gap) -> Bulk | Gap:
         if good.all():
             break
         starts, stops, near = _halve(starts[~good], stops[~good], g[~good])
-        if len(starts) > 1024:  # a law with many bulks has some dozens
+        if len(starts) > LIMITS.panels:
             raise ConvergenceError(
                 f"the density on ({low:.6g}, {high:.6g}) is not resolved by {len(starts)} panels; "
                 "the covariances may be badly scaled: check their eigenvalues"

@@ -28,6 +28,7 @@ class Limits:
     block_work: int = 40_000  # joint eigenvalues times classes^3 up to which every pair of classes has its own slope
     nodes: int = 16  # Chebyshev nodes of a panel: its series ends at 1e-11 for a smooth density
     halvings: int = 30  # of a panel, beside singularities of the density
+    panels: int = 1024  # of one bulk at a time: a law with many bulks has some dozens
 
     steep: float = 4.0  # largest eigenvalue over the mean, from which on each square x_i^2 is a feature by itself
     weakest: float = 0.02  # strength of a product in a steep spectrum, relative to the ridge, below which it is ridge
