@@ -13,7 +13,7 @@ import statistics
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import notsodeep as nsd
-from notsodeep.errors import CertificationError, DataError, InvalidInputError
+from notsodeep.errors import CertificationError, ContractionError, DataError
 
 from ._data import load
 from ._measure import share
@@ -46,6 +46,8 @@ class ReplacedRun:
     contraction: float | None = None
     """The limit that is kept during training; only ``nsd.nn`` has one."""
     trained: int = 40_000
+    measured: int = 20_000
+    """The most rows that a certificate rests on."""
     fresh: int = 10_000
     epochs: int = 5
     lr: float = 0.01
@@ -62,28 +64,24 @@ class OnTorchDEQ(nn.Module):
 
     def __init__(self, run: ReplacedRun, features: int, classes: int) -> None:
         super().__init__()
-        self.run, self.solver, self.tol = run, SOLVERS[0], run.tol
         self.recurrent = nn.Linear(run.width, run.width, bias=False)
         self.input, self.readout = nn.Linear(features, run.width), nn.Linear(run.width, classes)
         nn.init.normal_(self.recurrent.weight, std=math.sqrt(0.2 / run.width))
         nn.init.normal_(self.input.weight, std=math.sqrt(0.8))
         self.phi = {"relu": torch.relu, "tanh": torch.tanh}[run.activation]
-        self.solvers: dict[tuple[str, float], Any] = {}
+        self.solve_by(SOLVERS[0], run.tol)
 
-    def _deq(self) -> Any:
-        key = (self.solver, self.tol)
-        if key not in self.solvers:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                from torchdeq import get_deq
-            modes = {"f_stop_mode": "rel", "b_stop_mode": "rel", "f_max_iter": 100, "b_max_iter": 60, "ift": True}
-            deq = get_deq(f_solver=self.solver, b_solver=self.solver, f_tol=self.tol, b_tol=self.tol, **modes)
-            self.solvers[key] = deq.train(self.training)
-        return self.solvers[key].train(self.training)
+    def solve_by(self, solver: str, tol: float) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from torchdeq import get_deq
+        modes = {"f_stop_mode": "rel", "b_stop_mode": "rel", "f_max_iter": 100, "b_max_iter": 60, "ift": True}
+        self.solver, self.tol = solver, tol
+        self.deq = get_deq(f_solver=solver, b_solver=solver, f_tol=tol, b_tol=tol, **modes).train(self.training)
 
     def forward(self, x: Tensor) -> Tensor:
         drive = self.input(x)
-        states, _ = self._deq()(lambda h: self.phi(drive + self.recurrent(h)), torch.zeros_like(drive))
+        states, _ = self.deq(lambda h: self.phi(drive + self.recurrent(h)), torch.zeros_like(drive))
         return self.readout(states[-1])
 
 
@@ -110,9 +108,9 @@ def train(run: ReplacedRun, X: Tensor, y: Tensor) -> nn.Module:
 
 def measure(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
     """Return everything that is measured of one DEQ."""
-    X, y, pool, labels = _rows(run, setup)
+    X, y, pool, labels = some_rows(run, setup)
     model = train(run, X, y)
-    calibration, fresh = pool[: -run.fresh], pool[-run.fresh :]
+    calibration, fresh = pool[: -run.fresh][: run.measured], pool[-run.fresh :]
     if run.library == "torchdeq":
         _take_quickest(model, fresh[: BATCHES[-1]])
     answers, truth = _classes(model, fresh), labels[-run.fresh :]
@@ -122,72 +120,78 @@ def measure(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
         "solver": getattr(model, "solver", "") if run.library == "torchdeq" else "auto",
         "levels": [],
     }
-    student: nn.Module | None = None
-    for level in run.levels:
-        options = nsd.nn.ReplaceOptions(steps=run.steps if student is None else 0)
+    options = nsd.nn.ReplaceOptions(steps=run.steps)
+    fast: nsd.nn.Replacement | None = None
+    for level in sorted(run.levels, key=lambda level: level != run.levels[1]):  # the one in the middle trains
+        settings = {"calibration": calibration, "disagreement": level, "progress": False}
+        ladder = None if fast is None else [fast.scored, model]
+        started = time.perf_counter()
         try:
-            fast = nsd.replace(
-                model, X, calibration=calibration, disagreement=level, student=student, options=options, progress=False
-            )
+            one = nsd.replace(model, X, ladder=ladder, options=options, **settings)
         except CertificationError as error:
             found["levels"].append({"disagreement": level, "coverage": None, "refused": str(error)})
             continue
-        if student is None:
-            student = fast.student
-            found["student"] = _against(student, fresh, answers, truth)
-        record = _against(fast, fresh, answers, truth)
-        timing = _times(fast, fresh, cpu=level == run.levels[1])
-        if level == run.levels[1]:
-            found |= _further(model, fast, X, calibration, fresh, answers)
-        told = asdict(fast.certificate)
-        found["levels"].append({**told, **{f"fresh_{k}": v for k, v in record.items()}, **timing})
+        told = {**asdict(one.certificate), **{f"fresh_{k}": v for k, v in _against(one, fresh, answers, truth).items()}}
+        found["levels"].append(told)
+        if fast is None:
+            fast, options = one, nsd.nn.ReplaceOptions(steps=0)
+            found["building_seconds"] = time.perf_counter() - started
+            found["student"] = _against(fast.student, fresh, answers, truth)
+            found["predict"] = _throughput(model, fast, fresh)
+            told |= _times(fast, fresh)
+            climbed = nsd.replace(model, X, ladder="auto", student=fast.student, options=options, **settings)
+            found["ladder"] = _climbed(climbed, fresh, answers)
+    found["levels"].sort(key=lambda level: -level["disagreement"])
     found["looser"] = [_looser(model, tol, fresh, answers, truth) for tol in LOOSER]
+    found["decide"] = _proven(model, fresh, answers)
     return found
 
 
-def _further(
-    model: Any, fast: nsd.nn.Replacement, X: Tensor, calibration: Tensor, fresh: Tensor, answers: Tensor
-) -> dict[str, Any]:
-    """Return what proofs, ladders and predicting all rows at once give, at the promise of a replacement."""
-    size, promise = BATCHES[1], fast.certificate.disagreement
+def _throughput(model: Any, fast: nsd.nn.Replacement, rows: Tensor) -> dict[str, Any]:
+    """Return seconds of all rows: by the model, by the replacement, by ``predict`` and by looser models, in batches."""
 
-    def by_batches(call: Callable[[Tensor], Any]) -> Callable[[Tensor], list[Any]]:
-        return lambda rows: [call(part) for part in rows.split(size)]
+    def by(call: Callable[[Tensor], Any], size: int) -> Callable[[Tensor], Any]:
+        return lambda x: [call(part) for part in x.split(size)]
 
-    seconds = [_median_seconds(call, fresh, 3) for call in (by_batches(model), by_batches(fast), fast.predict)]
-    found: dict[str, Any] = {"predict": dict(zip(("model", "batches", "predict"), seconds, strict=True))}
-    options = nsd.nn.ReplaceOptions(steps=0)
-    with contextlib.suppress(InvalidInputError):  # a model whose solver is made anew at every call
-        climbed = nsd.replace(
-            model,
-            X,
-            calibration=calibration,
-            disagreement=promise,
-            ladder="auto",
-            student=fast.student,
-            options=options,
-            progress=False,
-        )
-        shares = [rung.share for rung in climbed.certificate.rungs]
-        differs = float((climbed.predict(fresh).argmax(1) != answers).double().mean())
-        found["ladder"] = {
-            "shares": shares,
-            "disagreement": differs,
-            "seconds": _median_seconds(climbed.predict, fresh, 3),
-        }
-    with contextlib.suppress(AttributeError, InvalidInputError):  # no contraction, or no model of this library
+    found: dict[str, Any] = {}
+    for size in BATCHES[1:]:
+        calls = {"model": by(model, size), "batches": by(fast, size), "predict": lambda x, n=size: fast.predict(x, n)}
+        found[str(size)] = seconds(calls, rows)
+        for tol in LOOSER:
+            with tolerance(model, tol):
+                found[str(size)][f"tol {tol:g}"] = seconds({"": by(model, size)}, rows)[""]
+    return found
+
+
+def _climbed(fast: nsd.nn.Replacement, fresh: Tensor, answers: Tensor) -> dict[str, Any]:
+    """Return what a ladder does with fresh rows."""
+    return {
+        "shares": [rung.share for rung in fast.certificate.rungs],
+        "disagreement": 1.0 - share(fast.predict(fresh).argmax(1), answers),
+        "seconds": seconds({"": fast.predict}, fresh)[""],
+    }
+
+
+def _proven(model: Any, fresh: Tensor, answers: Tensor) -> dict[str, Any] | None:
+    """Return how the classes of fresh rows are proven; None where nothing is known to contract."""
+    if not isinstance(model, nsd.nn.DEQ):
+        return None
+    try:
         proof = model.decide(fresh)
-        found["decide"] = {
-            "proven": float(proof.proven.double().mean()),
-            "steps": float(proof.steps.double().mean()),
-            "solver_steps": float(model.solve(fresh).row_steps.double().mean()),
-            "disagreement": float((proof.classes != answers).double().mean()),
-            "seconds": _median_seconds(model.decide, fresh, 3),
-        }
-    return found
+    except ContractionError:
+        return None
+    return {
+        "proven": float(proof.proven.double().mean()),
+        "steps": float(proof.steps.double().mean()),
+        "solver_steps": float(model.solve(fresh).row_steps.double().mean()),
+        "disagreement": 1.0 - share(proof.classes, answers),
+        **{
+            f"{name}_seconds": found for name, found in seconds({"model": model, "decide": model.decide}, fresh).items()
+        },
+    }
 
 
-def _rows(run: ReplacedRun, setup: Setup) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def some_rows(run: ReplacedRun, setup: Setup) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return rows to train on with their classes, and all others, shuffled, with theirs."""
     X, y, X_test, y_test = load(run.data, setup.data).standardised().tensors(setup.device)
     rest, labels = torch.cat([X[run.trained :], X_test]), torch.cat([y[run.trained :], y_test])
@@ -207,11 +211,12 @@ def _against(model: Any, X: Tensor, answers: Tensor, truth: Tensor) -> dict[str,
     return {"disagreement": 1.0 - share(guess, answers), "accuracy": share(guess, truth)}
 
 
-def _times(fast: nsd.nn.Replacement, X: Tensor, cpu: bool) -> dict[str, float]:
+def _times(fast: nsd.nn.Replacement, X: Tensor) -> dict[str, float]:
     """Return seconds of batches on the device and, of 1,024 rows, on two cores of the CPU; in turns each."""
-    found = {size: fast.measure(X[:size])._asdict() for size in BATCHES}
+    calls = {"model": fast.model, "replacement": fast, "student": fast.student}
+    found = {size: seconds(calls, X[:size]) for size in BATCHES}
     out = {f"{name}_seconds_{size}": value for size, times in found.items() for name, value in times.items()}
-    if X.is_cuda and cpu:
+    if X.is_cuda:
         threads = torch.get_num_threads()
         torch.set_num_threads(2)
         there = fast.cpu().measure(X[:1024].cpu(), repeats=3)._asdict()
@@ -225,43 +230,51 @@ def _take_quickest(model: Any, x: Tensor) -> None:
     """Let the model be solved by the solver of torchdeq that is quickest on it."""
     times = {}
     for solver in SOLVERS:
-        model.solver = solver
-        times[solver] = _median_seconds(model, x)
-    model.solver = min(times, key=lambda solver: times[solver])
+        model.solve_by(solver, model.tol)
+        times[solver] = seconds({"": model}, x)[""]
+    model.solve_by(min(times, key=lambda solver: times[solver]), model.tol)
 
 
-def _median_seconds(call: Callable[[Tensor], Any], x: Tensor, repeats: int = 5) -> float:
-    times = []
+def seconds(calls: Mapping[str, Callable[[Tensor], Any]], x: Tensor, repeats: int = 2) -> dict[str, float]:
+    """Return the median seconds of calls, measured in turns; on the CPU those of the processor."""
+    clock = time.perf_counter if x.is_cuda else time.process_time
+    times: dict[str, list[float]] = {name: [] for name in calls}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(repeats + 1):
-            started = time.perf_counter()
-            call(x)
-            if x.is_cuda:
-                torch.cuda.synchronize(x.device)
-            times.append(time.perf_counter() - started)
-    return statistics.median(times[1:])
+            for name, call in calls.items():
+                started = clock()
+                call(x)
+                if x.is_cuda:
+                    torch.cuda.synchronize(x.device)
+                times[name].append(clock() - started)
+    return {name: statistics.median(found[1:]) for name, found in times.items()}
 
 
-def _looser(model: Any, tol: float, X: Tensor, answers: Tensor, truth: Tensor) -> dict[str, float]:
-    """Return what the DEQ itself gains and loses with a looser tolerance."""
-    own = nsd.nn.DEQ if isinstance(model, nsd.nn.DEQ) else None
-    exact, before = _median_seconds(model, X[: BATCHES[-1]]), model.solver if own else model.tol
+@contextlib.contextmanager
+def tolerance(model: Any, tol: float) -> Iterator[None]:
+    """Let a model be solved to another tolerance for a while."""
+    own = isinstance(model, nsd.nn.DEQ)
+    before = model.solver if own else model.tol
     if own:
         model.solver = nsd.nn.SolverOptions(tol=tol, max_steps=100)
     else:
-        model.tol = tol
+        model.solve_by(model.solver, tol)
     try:
-        return {
-            "tol": tol,
-            **_against(model, X, answers, truth),
-            "ratio": exact / _median_seconds(model, X[: BATCHES[-1]]),
-        }
+        yield
     finally:
         if own:
             model.solver = before
         else:
-            model.tol = before
+            model.solve_by(model.solver, before)
+
+
+def _looser(model: Any, tol: float, X: Tensor, answers: Tensor, truth: Tensor) -> dict[str, float]:
+    """Return what the DEQ itself gains and loses with a looser tolerance."""
+    some = X[: BATCHES[-1]]
+    exact = seconds({"": model}, some, 1)[""]
+    with tolerance(model, tol):
+        return {"tol": tol, **_against(model, X, answers, truth), "ratio": exact / seconds({"": model}, some, 1)[""]}
 
 
 # ---- settings and figures ------------------------------------------------------------------------------------
@@ -278,18 +291,23 @@ def points(setup: Setup) -> list[Point]:
     """Return one point per DEQ; the quick ones are small, on the digits."""
     if setup.quick:
         small = {**_SIZES["digits"], "width": 64, "epochs": 15, "steps": 300}
-        return [_point(ReplacedRun("digits", **small), setup)]
-    runs = []
+        return [point(ReplacedRun("digits", **small), setup)]
+    return [point(run, setup) for run in runs(1024)]
+
+
+def runs(widest: int, **others: Any) -> list[ReplacedRun]:
+    """Return the settings of all DEQs; ``others`` take the place of usual ones, but for the digits."""
+    found = []
     for data, size in _SIZES.items():
-        widths = (256,) if data == "digits" else (256, 1024)
-        runs += [ReplacedRun(data, "notsodeep", "relu", width, **size) for width in widths]
-        runs += [ReplacedRun(data, "notsodeep", "tanh", widths[-1], 0.95, **size)]
-        runs += [ReplacedRun(data, "torchdeq", "tanh", widths[0], **size)]
-        runs += [ReplacedRun(data, "torchdeq", "relu", widths[-1], **size)]
-    return [_point(run, setup) for run in runs]
+        widths, settings = ((256,), size) if data == "digits" else ((widest // 4, widest), {**size, **others})
+        found += [ReplacedRun(data, "notsodeep", "relu", width, **settings) for width in widths]
+        found += [ReplacedRun(data, "notsodeep", "tanh", widths[-1], 0.95, **settings)]
+        found += [ReplacedRun(data, "torchdeq", "tanh", widths[0], **settings)]
+        found += [ReplacedRun(data, "torchdeq", "relu", widths[-1], **settings)]
+    return found
 
 
-def _point(run: ReplacedRun, setup: Setup) -> Point:
+def point(run: ReplacedRun, setup: Setup) -> Point:
     kept = "" if run.contraction is None else "/contraction"
     key = f"{run.data}/{run.library}/{run.activation}/{run.width}{kept}"
     return Point(key, asdict(run), partial(_measured, run, setup))
@@ -319,8 +337,9 @@ def _figure(name: str, found: Sequence[Document]) -> Figure:
         levels = [level for level in numbers["levels"] if level["coverage"] is not None]
         promised = [100 * level["disagreement"] for level in levels]
         (line,) = left.plot(promised, [100 * level["coverage"] for level in levels], marker=marker, label=label)
-        seen = [100 * level["fresh_disagreement"] for level in levels]
-        ratio = [level[f"model_seconds_{size}"] / level[f"replacement_seconds_{size}"] for level in levels]
+        timed = [level for level in levels if f"model_seconds_{size}" in level]
+        ratio = [level[f"model_seconds_{size}"] / level[f"replacement_seconds_{size}"] for level in timed]
+        seen = [100 * level["fresh_disagreement"] for level in timed]
         right.plot(seen, ratio, marker=marker, color=line.get_color(), linestyle="")
         looser = numbers["looser"]
         right.plot(

@@ -14,8 +14,8 @@ from ._arguments import check_settings, checked, positive_int, shown
 from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn
 
 Step = Callable[[Tensor], Tensor]
-Residual = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""From iterates, their images and the numbers of these rows (None: all) to what must fall to the tolerance."""
+Residual = Callable[[Tensor, Tensor, Any, Tensor], Tensor]
+"""From iterates, their images, the numbers of these rows and which are not done to what must fall to the tolerance."""
 SolverMethod = Literal["auto", "picard", "anderson"]
 
 
@@ -26,7 +26,7 @@ class EquilibriumLimits:
     patience: int = 20  # Picard steps before "auto" turns to Anderson: random weights are done long before
     memory: int = 5  # differences that Anderson's method holds, as in torchdeq
     stride: int = 2  # steps from look to look on an accelerator, which each of them stalls; rows do not choose it
-    shortest_rest: int = 3  # steps still expected for which it pays to continue with fewer rows
+    least_done: float = 0.4  # of the rows of a batch, before the others are copied to go on without them
 
 
 LIMITS = EquilibriumLimits()
@@ -115,8 +115,8 @@ def solve_equilibrium(
     """Iterate until |f(z) - z| <= tol |f(z)| in every row, or for ``max_steps`` evaluations of f = ``step``.
 
     Rows are independent problems: each keeps the image that met the tolerance first, whatever the others do. With
-    ``restrict``, which returns the map of some rows, those that are done leave the batch as soon as they are half of
-    it. Another ``residual`` may take the place of the relative one; where it is not finite a row is given up.
+    ``restrict``, which returns the map of some rows, those that are done leave the batch as soon as they are two fifths
+    of it. Another ``residual`` may take the place of the relative one; where it is not finite a row is given up.
     """
     options = options or SolverOptions()
     if z0.numel() == 0:  # no rows, nothing to solve
@@ -209,13 +209,12 @@ def _largest(rows: Tensor) -> Tensor:
 # ---- which rows are done, which go on ----------------------------------------------------------------------
 
 
-def relative_residual(z: Tensor, image: Tensor, rows: Tensor | None = None) -> Tensor:
+def relative_residual(z: Tensor, image: Tensor, *_: Any) -> Tensor:
     """Return |f(z) - z| / |f(z)| of every row."""
     gap, size = (torch.linalg.vector_norm(part, dim=-1) for part in (image - z, image))
-    relative = gap / size
     span = 1e15  # squares of larger and of smaller numbers leave the range of float32
-    if bool(((size < span) & (size > 1.0 / span)).all()):
-        return relative
+    if 1.0 / span < float(size.min()) and float(size.max()) < span:
+        return gap / size
     scale = torch.maximum(_largest(image), _largest(z))
     gap, size = (torch.linalg.vector_norm(part / scale, dim=-1) for part in (image - z, image))
     # a row at rest in zero is at rest: 0 <= tol * 0
@@ -229,51 +228,50 @@ class _Progress:
         self, z0: Tensor, tol: float, restrict: Callable[[Tensor], Step] | None, residual: Residual | None
     ) -> None:
         self.tol, self.restrict, self.measure = tol, restrict, residual or relative_residual
-        self.finished = False
-        self.rows: Any = None  # of the whole batch that are still in it; None: all
+        self.rows: Any = slice(None)  # of the whole batch that are still in it
         self._open = torch.ones(z0.shape[:-1], dtype=torch.bool, device=z0.device)
+        self._left = self._open.numel()
         self._value: Tensor | None = None
         self._residual: Any = None
-        self._steps = torch.zeros(z0.shape[:-1], dtype=torch.long, device=z0.device)
-        self._last = math.inf
+        self._steps: Any = 0
+
+    @property
+    def finished(self) -> bool:
+        return self._left == 0
 
     def look(self, z: Tensor, image: Tensor, count: int, last: bool) -> Tensor | None:
         """Measure and keep what is done; return the rows that go on if the others leave the batch."""
-        residual = self.measure(z, image, self.rows)
-        if self._residual is None:
-            self._residual = torch.full_like(residual, math.inf)
+        residual, before = self.measure(z, image, self.rows, self._open), self._left
         # a row that is no longer finite never will be: it ends unconverged, the others go on
-        ends = self._open & ((residual <= self.tol) | ~torch.isfinite(residual) | last)
-        self._open = self._open & ~ends
-        left, ended, worst = torch.stack(
-            [self._open.sum().to(residual.dtype), ends.sum(), (residual * self._open).nan_to_num().max()]
-        ).tolist()
-        self.finished = left == 0
-        if ended:
-            self._keep(ends, image, residual, count)
-        rate, self._last = worst / self._last, worst
-        expected = math.log(self.tol / worst) / math.log(rate) if 0 < rate < 1 and self.tol < worst else 1.0
-        # a restricted batch costs a copy of everything: not worth it when the end is in sight
-        return self._shrink(int(left)) if left and expected >= LIMITS.shortest_rest else None
+        goes_on = (residual > self.tol) & (residual < math.inf) & self._open
+        self._left = 0 if last else int(goes_on.sum())
+        if self._left == before:
+            return None
+        if self.finished and self._value is None:  # all at once: nothing to copy
+            self._value, self._residual = image, residual
+            self._steps = torch.full_like(self._open, count, dtype=torch.long)
+            return None
+        ends = (self._open if self.finished else self._open & ~goes_on).nonzero(as_tuple=True)
+        self._keep(ends, image, residual, count)
+        self._open = goes_on
+        return self._shrink() if self._left else None
 
     def result(self, count: int) -> Equilibrium:
         assert self._value is not None
         return Equilibrium(self._value, self._residual, count, self._residual <= self.tol, self._steps)
 
-    def _keep(self, ends: Tensor, image: Tensor, residual: Tensor, count: int) -> None:
+    def _keep(self, ends: tuple[Tensor, ...], image: Tensor, residual: Tensor, count: int) -> None:
         """Store the images of rows that end here."""
-        if self._value is None and self.finished:  # all at once: nothing to copy
-            self._value, self._residual, self._steps = image, residual, self._steps + count
-            return
         if self._value is None:
-            self._value = torch.empty_like(image)
-        where = ends if self.rows is None else self.rows[ends]
+            self._value, self._residual = torch.empty_like(image), torch.empty_like(residual)
+            self._steps = torch.empty_like(residual, dtype=torch.long)
+        where = ends if isinstance(self.rows, slice) else (self.rows[ends],)
         self._value[where], self._residual[where], self._steps[where] = image[ends], residual[ends], count
 
-    def _shrink(self, left: int) -> Tensor | None:
-        if self.restrict is None or 2 * left > self._open.numel():
+    def _shrink(self) -> Tensor | None:
+        if self.restrict is None or self._left > (1.0 - LIMITS.least_done) * self._open.numel():
             return None
-        keep = self._open.nonzero().squeeze(-1)
-        self.rows = keep if self.rows is None else self.rows[keep]
+        keep = self._open.nonzero()[:, 0]
+        self.rows = keep if isinstance(self.rows, slice) else self.rows[keep]
         self._open = self._open[keep]
         return keep

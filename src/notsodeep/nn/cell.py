@@ -15,8 +15,8 @@ from torch.autograd import Function
 from .._arguments import uncompiled
 from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
 
-Step = Callable[[Tensor, Tensor], Tensor]
-"""(state, drive) -> the next state, row by row."""
+Step = Callable[[Tensor | None, Tensor], Tensor]
+"""(state, drive) -> the next state, row by row; None stands for zero."""
 
 
 def find_cell_equilibrium(step: Step, drive: Tensor, options: SolverOptions) -> Equilibrium:
@@ -27,7 +27,7 @@ def find_cell_equilibrium(step: Step, drive: Tensor, options: SolverOptions) -> 
         return lambda u: step(u, inputs)
 
     with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
-        return solve_equilibrium(map_of(slice(None)), step(torch.zeros_like(drive), drive), options, restrict=map_of)
+        return solve_equilibrium(map_of(slice(None)), step(None, drive), options, restrict=map_of)
 
 
 @uncompiled

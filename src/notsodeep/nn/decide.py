@@ -9,10 +9,12 @@ a sum of k products errs by at most g_k = k e / (1 - k e) times the sum of their
 from __future__ import annotations
 
 import copy
+import functools
 import math
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -73,97 +75,107 @@ class ProvableMap(Protocol):
     effect: Tensor
     """The outputs' slopes in the state, shape (outputs, state), in double precision."""
 
-    def start(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a first state for every row, and what the map needs of its input."""
+    def start(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a first state for every row, and what the map and the outputs need of its input."""
         ...
 
     def step(self, u: Tensor, drive: Tensor) -> Tensor:
         """Apply the map."""
         ...
 
-    def outputs(self, u: Tensor, x: Tensor) -> Tensor: ...
+    def outputs(self, u: Tensor, seen: Tensor) -> Tensor: ...
 
-    def errors(self, size: Tensor, x: Tensor, drive: Tensor) -> tuple[Tensor, Tensor]:
-        """Return bounds of the rounding errors of a step and of an output, for states of this size."""
+    def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
+        """Return bounds of the rounding errors of a step and of an output."""
         ...
 
 
-def prove(problems: Sequence[Callable[[], ProvableMap]], X: Any, tol: float | None = None) -> Decision:
-    """Prove the class of every row, or outputs to within ``tol``; a later problem takes what an earlier one leaves.
+class Rounding(NamedTuple):
+    """A bound of a rounding error: ``slope`` times the size of a state, plus a number for every row."""
 
-    The problems are the same one in rising precision.
+    slope: float
+    rest: Tensor
+
+
+def prove(searches: Iterable[Callable[[], Search]], X: Any, tol: float | None = None) -> Decision:
+    """Prove the class of every row, or outputs to within ``tol``; a later search takes what an earlier one leaves.
+
+    The searches are for the same equilibrium, in rising precision.
     """
-    first = problems[0]()
+    first, *others = searches
+    if tol is not None and not finite("tol", tol) > 0.0:
+        raise InvalidInputError(f"tol must be positive, got {tol!r}")
+    if tol is None and len(first().problem.effect) < 2:
+        raise InvalidInputError("one output has no classes to decide between; bounded(X, tol) proves numbers")
     rows = as_numbers(X, "X").detach()
-    parts = [_Search(first, tol).run(batch) for batch in rows.split(8 * LIMITS.batch)] if len(rows) else []
-    if not parts:
-        empty = rows.new_zeros(0)
-        return Decision(
-            *(like(part, X) for part in (rows.new_zeros(0, len(first.effect)), empty.long(), empty > 0, empty))
-        )
+    parts = [first().run(batch, tol) for batch in rows.split((8 if rows.is_cuda else 1) * LIMITS.batch)]
     outputs, steps, proven, radius, states = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
-    for build in problems[1:]:
+    for search in others:
         left = (~proven).nonzero()[:, 0]
         if not len(left):
             break
-        finer = _Search(build(), tol).run(rows[left], states[left])
+        finer = search().run(rows[left], tol, states)
         outputs = outputs.to(torch.promote_types(outputs.dtype, finer[0].dtype))  # rounded, two might become equal
-        for whole_part, piece in zip((outputs, proven, radius), (finer[0], *finer[2:4]), strict=True):
-            whole_part[left] = piece.to(whole_part.dtype)
-        steps[left] += finer[1]
+        for whole, piece in zip((outputs, proven, radius), (finer[0], *finer[2:4]), strict=True):
+            whole[left] = piece.to(whole.dtype)
+        steps[left], states = steps[left] + finer[1], finer[4]
     return Decision(*(like(part, X) for part in (outputs, steps, proven, radius)))
 
 
-class _Search:
-    """One pass: rows leave when they are proven, or when rounding is all that is left."""
+class Search:
+    """Iteration of a map: rows leave when they are proven, or when rounding is all that is left."""
 
-    def __init__(self, problem: ProvableMap, tol: float | None) -> None:
-        self.problem, self.tol = problem, tol
-        if tol is None and len(problem.effect) < 2:
-            raise InvalidInputError("one output has no classes to decide between; bounded(X, tol) proves numbers")
+    def __init__(self, problem: ProvableMap) -> None:
+        self.problem, self.limit = problem, problem.lipschitz
         self.apart = torch.cdist(problem.effect, problem.effect) * (1.0 + 1e-9)
         self.reach = float(problem.effect.norm(dim=1).max()) * (1.0 + 1e-9)
-        self.limit = problem.lipschitz
+        self.options = SolverOptions("picard", tol=_ALMOST, max_steps=min(10**6, math.ceil(50 / (1 - self.limit)) + 20))
 
-    def run(self, x: Tensor, begin: Tensor | None = None) -> tuple[Tensor, ...]:
+    def run(self, x: Tensor, tol: float | None, begin: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return outputs, steps, proven and radius of all rows, and the last states of those that are not proven."""
+        self.tol = tol
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            start, drive = self.problem.start(x)
+            start, drive, seen = self.problem.start(x)
             start = start if begin is None else begin.to(start)
-            self.x, self.drive, self.radius = x, drive, start.new_full((len(x),), math.inf, dtype=torch.float64)
-            self.open = torch.ones_like(self.radius, dtype=torch.bool)
-            steps = min(10**6, math.ceil(50.0 / (1.0 - self.limit)) + 20)
+            steps, reads = self.problem.errors(x, drive)
+            self.radius = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
 
             def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
-                inputs = drive[rows]
+                inputs, self.seen = drive[rows], seen[rows]
+                self.errors = steps._replace(rest=steps.rest[rows]), reads._replace(rest=reads.rest[rows])
                 return lambda u: self.problem.step(u, inputs)
 
-            options = SolverOptions("picard", tol=_ALMOST, max_steps=steps)
-            found = solve_equilibrium(map_of(slice(None)), start, options, map_of, self.measure)
-            outputs = self.problem.outputs(found.value, x)
-        return outputs, found.row_steps, found.converged, self.radius / self.problem.scale, found.value
+            found = solve_equilibrium(map_of(slice(None)), start, self.options, map_of, self.measure)
+            outputs = self.problem.outputs(found.value, seen)
+        radius = self.radius / self.problem.scale
+        return outputs, found.row_steps, found.converged, radius, found.value[~found.converged]
 
-    def measure(self, u: Tensor, image: Tensor, rows: Tensor | None) -> Tensor:
+    def measure(self, u: Tensor, image: Tensor, rows: Any, still_open: Tensor) -> Tensor:
         """Return how large the bound is beside what it must be below; infinity where rounding leaves no hope."""
-        which = slice(None) if rows is None else rows
-        x, drive = self.x[which], self.drive[which]
-        slack = 1.0 + 4.0 * torch.finfo(image.dtype).eps
-        gap, *sizes = (torch.linalg.vector_norm(v, dim=1, dtype=torch.float64) * slack for v in (image - u, u, image))
-        step_error, read_error = self.problem.errors(torch.maximum(*sizes), x, drive)
-        radius = (self.limit * gap + step_error) / (1.0 - self.limit) * (1.0 + 1e-9)
-        self.radius[which] = torch.where(self.open[which], radius, self.radius[which])  # a row that is done stays
-        ratio = self._ratio(self.problem.outputs(image, x).double(), radius, read_error)
-        ratio = ratio.nan_to_num(nan=math.inf).clamp_max(1e300)
-        ratio = torch.where((self.limit * gap <= step_error) & (ratio > _ALMOST), math.inf, ratio)
-        self.open[which] &= (ratio > _ALMOST) & torch.isfinite(ratio)
-        return ratio
+        gap, size = upper_norms(image - u), upper_norms(image)
+        size += gap  # that of either state
+        step_error, read_error = (torch.add(error.rest, size, alpha=error.slope) for error in self.errors)
+        gap *= self.limit
+        radius = (gap + step_error) * ((1.0 + 1e-9) / (1.0 - self.limit))
+        self.radius[rows] = torch.where(still_open, radius, self.radius[rows])  # a row that is done stays
+        ratio = self._ratio(self.problem.outputs(image, self.seen).double(), radius, read_error).clamp_max_(1e300)
+        return ratio.masked_fill_((gap <= step_error) & (ratio > _ALMOST), math.inf)
 
     def _ratio(self, outputs: Tensor, radius: Tensor, error: Tensor) -> Tensor:
         if self.tol is not None:
             return (self.reach * radius + error) / self.tol
-        best, leader = outputs.max(1)
-        needed = self.apart[leader] * radius[:, None] + 2.0 * error[:, None]
-        ratios = needed / (best[:, None] - outputs).clamp_min(0.0)
-        return ratios.scatter(1, leader[:, None], 0.0).amax(1)
+        best, leader = outputs.max(1, keepdim=True)
+        # two errors of what is seen here, and two of what is returned, which other batches round otherwise
+        needed = self.apart[leader[:, 0]].mul_(radius[:, None]).add_(error[:, None], alpha=4.0)
+        return needed.div_(best - outputs).scatter_(1, leader, 0.0).amax(1)
+
+
+def upper_norms(rows: Tensor) -> Tensor:
+    """Return upper bounds of the norms of rows, in double precision, from sums in the rows' own."""
+    count, info = rows.numel() // max(1, len(rows)), torch.finfo(rows.dtype)
+    found = torch.linalg.vector_norm(rows.flatten(1), dim=1).double()
+    # squares below the range of the type are lost; subtraction and root round, too
+    return found.mul_(1.0 + gamma(count + 8, info.eps / 2.0)).add_(math.sqrt(count * info.tiny))
 
 
 # ---- a network of this library -----------------------------------------------------------------------------
@@ -175,44 +187,44 @@ class Proven:
     def __init__(self, model: Any, lipschitz: float) -> None:
         self.model, self.lipschitz, self.scale = model, lipschitz, math.sqrt(model.width)
         layer, unit = model._layer, torch.finfo(model.recurrent.dtype).eps / 2.0
-        self.unit = unit
-        self.sums = [gamma(count + 8, unit) for count in (layer.terms(model.recurrent), layer.terms(model.input))]
-        self.read = gamma(model.readout.shape[1] + model.in_features + 64, unit)
-        self.gain, self.spread = layer.gain, layer.spread(model.recurrent)
-        self.drive = model._drive_factor() * layer.spread(model.input)
-        self.effect = _effect(lambda u, x: self.outputs(u, x), model.readout, model._state_size(), model.in_features)
+        recurrent, driven = (gamma(layer.terms(w) + 8, unit) for w in (model.recurrent, model.input))
+        # a step errs by at most error[0] |u| + error[1] |x| + error[2] |drive| + error[3]; pre-activations are bounded
+        # by size, alike
+        through = model._drive_factor() * layer.spread(model.input)
+        sizes = [layer.gain * layer.spread(model.recurrent), 8.0 * driven * through, 1.0 + driven, 0.0]
+        size = torch.tensor(sizes, dtype=torch.float64)
+        error = 2.0 * driven * size + size.new_tensor([0.0, 2.0 * driven * through, 0.0, 0.0])
+        error[0] = recurrent * size[0]
+        for phi, factor, spread in model._layers_of_cell():
+            size = phi.lipschitz * size
+            size[3] += abs(float(phi(torch.zeros((), dtype=torch.float64)))) * math.sqrt(model._state_size())
+            error = phi.lipschitz * error + _FUNCTION * unit * size
+            size, error = spread * size, factor * error + recurrent * spread * size
+        self.unit, self.error = unit, error.tolist()
+        sigma_a, sigma_b, sigma_c = model._sigmas
+        read = gamma(model.readout.shape[1] + model.in_features + 64, unit)
+        weights = read * float(model.readout.detach().double().norm(dim=1).max()) * model._read_factor()
+        constant = 0.0 if model.bias is None else read * float(model.bias.detach().abs().max())
+        self.reads = weights * max(1.0, sigma_a) / self.scale, weights * sigma_b, weights * sigma_c + constant
+        self.effect = _effect(self.outputs, model.readout, model._state_size(), model.in_features)
 
-    def start(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        drive = self.model._project(x.to(self.model.input.dtype))
-        return self.model._step(torch.zeros_like(drive), drive), drive
+    def start(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = x.to(self.model.input.dtype)
+        drive = self.model._project(x)
+        seen = x if self.model._dense.readout == "pre-activation" else x[:, :0]
+        return self.model._step(None, drive), drive, seen
 
     def step(self, u: Tensor, drive: Tensor) -> Tensor:
         return self.model._step(u, drive)
 
-    def outputs(self, u: Tensor, x: Tensor) -> Tensor:
-        return self.model.read(self.features(u, x))
+    def outputs(self, u: Tensor, seen: Tensor) -> Tensor:
+        return self.model.read(self.model._read(u / self.scale, seen))
 
-    def features(self, u: Tensor, x: Tensor) -> Tensor:
-        return self.model._read(u / self.scale, x.to(u.dtype))
-
-    def errors(self, size: Tensor, x: Tensor, drive: Tensor) -> tuple[Tensor, Tensor]:
-        inputs, driven = (torch.linalg.vector_norm(v.flatten(1), dim=1, dtype=torch.float64) for v in (x, drive))
-        inputs = inputs * (1.0 + 2.0 * self.unit)  # rows of more digits than the weights are rounded
-        driven = driven * (1.0 + self.sums[1]) + 8.0 * self.sums[1] * self.drive * inputs
-        error = self.sums[0] * self.gain * self.spread * size + 2.0 * self.sums[1] * (self.drive * inputs + driven)
-        before = self.gain * self.spread * size + driven  # bounds the pre-activations
-        for phi, factor, spread in self.model._layers_of_cell():
-            after = phi.lipschitz * before + abs(float(phi(torch.zeros((), dtype=torch.float64)))) * math.sqrt(
-                self.model._state_size()
-            )
-            error = phi.lipschitz * error + _FUNCTION * self.unit * after
-            before, error = spread * after, factor * error + self.sums[0] * spread * after
-        weights = self.model.readout.detach().double().norm(dim=1).max() * self.model._read_factor()
-        constant = 0.0 if self.model.bias is None else self.model.bias.detach().abs().max().double()
-        seen = (
-            max(1.0, self.model._sigmas[0]) * size / self.scale + self.model._sigmas[1] * inputs + self.model._sigmas[2]
-        )
-        return error, self.read * (weights * seen + constant)
+    def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
+        inputs = upper_norms(x) * (1.0 + 2.0 * self.unit)  # rows of more digits than the weights are rounded
+        of_state, of_input, of_drive, constant = self.error
+        step = Rounding(of_state, of_input * inputs + of_drive * upper_norms(drive) + constant)
+        return step, Rounding(self.reads[0], self.reads[1] * inputs + self.reads[2])
 
 
 def gamma(count: int, unit: float) -> float:
@@ -229,21 +241,49 @@ def _effect(outputs: Callable[[Tensor, Tensor], Tensor], like: Tensor, size: int
         return torch.autograd.grad(found, u)[0].double()
 
 
+class Searches:
+    """Those of a network with its present weights, in both precisions; bounding L takes longer than many solves."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.lipschitz = copy.deepcopy(model), model._certified_contraction()
+
+    @staticmethod
+    def of(model: Any) -> Searches:
+        """Return those of a network, which are built anew only when its weights have changed."""
+        known = _SEARCHES.get(model)
+        if known is None or not known.belong_to(model):
+            known = _SEARCHES[model] = Searches(model)
+        return known
+
+    def belong_to(self, model: Any) -> bool:
+        """Whether a network still has these weights, which may have been changed behind the back of autograd."""
+        pairs = zip(self.model.parameters(), model.parameters(), strict=True)
+        return all(a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in pairs)
+
+    @functools.cached_property
+    def plain(self) -> Search:
+        return Search(Proven(self.model, self.lipschitz))
+
+    @functools.cached_property
+    def double(self) -> Search:
+        return Search(Proven(copy.deepcopy(self.model).double(), self.lipschitz))
+
+
+_SEARCHES: weakref.WeakKeyDictionary[Any, Searches] = weakref.WeakKeyDictionary()
+
+
 def proven_classes(model: Any, X: Any, tol: float | None = None) -> Decision:
     """Prove classes, or outputs to within ``tol``, of a network; rows that float32 leaves open are done in float64."""
     as_rows(X, features=model.in_features, least=0)
-    lipschitz = model._certified_contraction()
-    if not lipschitz < 1.0:
+    known = Searches.of(model)
+    if not known.lipschitz < 1.0:
         raise ContractionError(
-            f"nothing can be proven: the map is only known to be {lipschitz:.4g}-Lipschitz, and a bound needs less "
-            "than one. Train with limit_contraction(0.95)"
+            f"nothing can be proven: the map is only known to be {known.lipschitz:.4g}-Lipschitz, and a bound needs "
+            "less than one. Train with limit_contraction(0.95)"
         )
-    if tol is not None and not finite("tol", tol) > 0.0:
-        raise InvalidInputError(f"tol must be positive, got {tol!r}")
-    double = lambda: Proven(copy.deepcopy(model).double(), lipschitz)  # noqa: E731
     exact = torch.get_float32_matmul_precision() == "highest" and not torch.backends.cuda.matmul.allow_tf32
-    quick = model.recurrent.dtype == torch.float32 and exact
-    return prove([lambda: Proven(model, lipschitz), double] if quick else [double], X, tol)
+    quick = [lambda: known.plain] if model.recurrent.dtype == torch.float32 and exact else []
+    return prove([*quick, lambda: known.double], X, tol)
 
 
 def norm_bound(symbols: Tensor, estimate: float) -> float:
@@ -308,11 +348,15 @@ class Contraction:
 
     def decide(self, X: Any) -> Decision:
         """Return the classes of rows, each proven to be that of the equilibrium."""
-        return prove([lambda: _Wrapped(self, as_numbers(X, "X"))], X)
+        return self._prove(X, None)
 
     def bounded(self, X: Any, tol: float) -> Decision:
         """Return outputs that are proven to be within ``tol`` of those of the equilibrium."""
-        return prove([lambda: _Wrapped(self, as_numbers(X, "X"))], X, finite("tol", tol))
+        return self._prove(X, tol)
+
+    def _prove(self, X: Any, tol: float | None) -> Decision:
+        search = Search(_Wrapped(self, as_numbers(X, "X")))
+        return prove([lambda: search], X, tol)
 
 
 class _Wrapped:
@@ -329,11 +373,14 @@ class _Wrapped:
         self.relative = usual if own.rounding is None else own.rounding
         self.constant, self.reach = float(constant.abs().max()), float(self.effect.norm(dim=1).max())
 
-    def start(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x.new_zeros(len(x), self.own.width), x
+    def start(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x.new_zeros(len(x), self.own.width), x, x[:, :0]
 
-    def outputs(self, u: Tensor, x: Tensor) -> Tensor:
+    def outputs(self, u: Tensor, seen: Tensor) -> Tensor:
         return self.own.readout(u)
 
-    def errors(self, size: Tensor, x: Tensor, drive: Tensor) -> tuple[Tensor, Tensor]:
-        return self.relative * size, self.relative * (self.reach * size + self.constant)
+    def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
+        none = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        return Rounding(self.relative, none), Rounding(
+            self.relative * self.reach, none + self.relative * self.constant
+        )

@@ -127,15 +127,16 @@ class DEQ(Model):
             u = cell_equilibrium(self._step, rows, self.solver)
         return self._read(u.reshape(drive.shape) / math.sqrt(self.width), x)
 
-    def _step(self, u: Tensor, drive: Tensor) -> Tensor:
-        """Return sqrt(m) z behind the cell, from sqrt(m) z before it."""
-        v = self._layer.affine(drive, u, self.recurrent)
+    def _step(self, u: Tensor | None, drive: Tensor) -> Tensor:
+        """Return sqrt(m) z behind the cell, from sqrt(m) z before it, or from zero."""
+        v = drive if u is None else self._layer.affine(drive, u, self.recurrent)
         if self._dense.normalise:
             v = v / v.square().mean(-1, keepdim=True).sqrt()
         for phi, weight in itertools.zip_longest(self._dense.activations, self.inner):
-            u = phi(v)
-            v = u if weight is None else nn.functional.linear(self._spread(u / math.sqrt(self.width), weight), weight)
-        return u
+            v = phi(v)
+            if weight is not None:
+                v = nn.functional.linear(self._spread(v / math.sqrt(self.width), weight), weight)
+        return v
 
     def _read(self, z: Tensor, x: Tensor) -> Tensor:
         """Return what the readout sees of an equilibrium and of its inputs."""
