@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binom
 
 from helpers import tolerance
@@ -24,6 +25,7 @@ from notsodeep.nn.certify import (
     tally,
     upper_limit,
 )
+from notsodeep.nn.teacher import Agreement
 
 GRID = np.linspace(0.0, 1.0, 101)
 
@@ -201,6 +203,34 @@ def test_promises_are_kept_over_thousands_of_calibrations(rungs: int, labels: bo
     times = 4000
     broken, _ = broken_promises(rungs, labels, times, rows, seed=rows)
     assert broken <= binom.ppf(0.999, times, 0.1)
+
+
+def broken_promises_about_fields(times: int, rows: int) -> tuple[int, int]:
+    """How many calibrations broke their promise about fields, with no answer to rows that the student leaves.
+
+    Of 20 pixels each has another class with probability 0.15 (1 - score); two of them may.
+    """
+    rng, allowed, agreement = np.random.default_rng(3), 0.03, Agreement(None, 0.1)  # shares
+    grid = np.linspace(0.0, 1.0, 2001)
+    chance = binom.sf(2, 20, 0.15 * (1.0 - grid))
+    risk = np.append(np.cumsum(chance[::-1])[::-1][1:] / 2000, 0.0)  # of answers from a score on
+    answers = torch.eye(3)[torch.from_numpy(rng.integers(3, size=(rows, 20)))].mT
+    broken = made = 0
+    for _ in range(times):
+        scores = rng.random(rows)
+        off = torch.from_numpy(rng.random((rows, 1, 20)) < 0.15 * (1.0 - scores[:, None, None]))
+        losses = agreement.differs(torch.where(off, answers.roll(1, 1), answers), answers).int().numpy()
+        found = last_threshold(Measured(scores[:, None], np.stack([losses, 0 * losses], 1)), GRID, 0.1, allowed)
+        made += found is not None
+        broken += found is not None and np.interp(found[0], grid, risk) > allowed
+    return broken, made
+
+
+@pytest.mark.parametrize("times", [100, pytest.param(4000, marks=pytest.mark.slow)])
+def test_promises_about_fields_are_kept(times: int) -> None:
+    broken, made = broken_promises_about_fields(times, 600)
+    assert broken <= binom.ppf(0.999, times, 0.1)
+    assert made > 0.9 * times
 
 
 @pytest.mark.parametrize(("worse", "better"), [(0.03, 0.0), (0.13, 0.1), (0.3, 0.27)])

@@ -272,7 +272,7 @@ def test_a_stream_is_sampled_evenly() -> None:
     rows = torch.arange(400.0)[:, None]
     counts = torch.zeros(400)
     for seed in range(500):
-        kept = sample(rows.split(64), "X", 40, torch.Generator().manual_seed(seed))
+        kept = sample(rows.split(16), "X", 40, torch.Generator().manual_seed(seed))
         assert len(kept) == 40
         counts[kept[:, 0].long()] += 1
     # each row is held with probability 1/10: 50 times of 500, with a spread of 6.7
@@ -507,6 +507,8 @@ def changing(x: Tensor) -> Tensor:
         (None, {"rows": TRAIN[:3]}, "too few to distil"),
         (None, {"rows": iter(())}, "an iterable without a row"),
         (None, {"rows": [TRAIN, TRAIN[:, :2]]}, "batches of X must hold rows of one shape"),
+        (None, {"rows": (TRAIN, TRAIN)}, "a tuple of arrays was given"),
+        (None, {"calibration": {"x": FRESH}}, "a dict of arrays was given"),
         (None, {"student": nn.Linear(P, 2)}, r"outputs of shape \(3,\) for each row as the model does, got \(2,\)"),
         (None, {"student": nn.Linear(P, 3).requires_grad_(False)}, "nothing to train"),
         ("model", {}, "model must be"),

@@ -73,7 +73,7 @@ class ProvableMap(Protocol):
     scale: float
     """How many times the state is as long as z."""
     effect: Tensor
-    """The outputs' slopes in the state, shape (outputs, state), in double precision."""
+    """The outputs' slopes in the state, shape (outputs, state)."""
 
     def start(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return a first state for every row, and what the map and the outputs need of its input."""
@@ -127,9 +127,12 @@ class Search:
 
     def __init__(self, problem: ProvableMap) -> None:
         self.problem, self.limit = problem, problem.lipschitz
-        self.apart = torch.cdist(problem.effect, problem.effect) * (1.0 + 1e-9)
-        self.reach = float(problem.effect.norm(dim=1).max()) * (1.0 + 1e-9)
+        effect = problem.effect.double()
+        self.apart = torch.cdist(effect, effect) * (1.0 + 1e-9)
+        self.reach = float(effect.norm(dim=1).max()) * (1.0 + 1e-9)
         self.options = SolverOptions("picard", tol=_ALMOST, max_steps=min(10**6, math.ceil(50 / (1 - self.limit)) + 20))
+        # the bound is 1 / (1 - L) steps at first, and random weights halve a step
+        self.first = max(1, math.floor(-math.log2(1.0 - self.limit)))
 
     def run(self, x: Tensor, tol: float | None, begin: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return outputs, steps, proven and radius of all rows, and the last states of those that are not proven."""
@@ -140,12 +143,15 @@ class Search:
             steps, reads = self.problem.errors(x, drive)
             self.radius = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
 
+            constant = self.problem.outputs(torch.zeros_like(start), seen)  # outputs are affine
+
             def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
-                inputs, self.seen = drive[rows], seen[rows]
+                inputs, self.constant = drive[rows], constant[rows]
                 self.errors = steps._replace(rest=steps.rest[rows]), reads._replace(rest=reads.rest[rows])
                 return lambda u: self.problem.step(u, inputs)
 
-            found = solve_equilibrium(map_of(slice(None)), start, self.options, map_of, self.measure)
+            first = self.first if begin is None else 1
+            found = solve_equilibrium(map_of(slice(None)), start, self.options, map_of, self.measure, first)
             outputs = self.problem.outputs(found.value, seen)
         radius = self.radius / self.problem.scale
         return outputs, found.row_steps, found.converged, radius, found.value[~found.converged]
@@ -158,7 +164,8 @@ class Search:
         gap *= self.limit
         radius = (gap + step_error) * ((1.0 + 1e-9) / (1.0 - self.limit))
         self.radius[rows] = torch.where(still_open, radius, self.radius[rows])  # a row that is done stays
-        ratio = self._ratio(self.problem.outputs(image, self.seen).double(), radius, read_error).clamp_max_(1e300)
+        outputs = torch.addmm(self.constant, image, self.problem.effect.mT).double()
+        ratio = self._ratio(outputs, radius, read_error).clamp_max_(1e300)
         return ratio.masked_fill_((gap <= step_error) & (ratio > _ALMOST), math.inf)
 
     def _ratio(self, outputs: Tensor, radius: Tensor, error: Tensor) -> Tensor:
@@ -187,31 +194,34 @@ class Proven:
     def __init__(self, model: Any, lipschitz: float) -> None:
         self.model, self.lipschitz, self.scale = model, lipschitz, math.sqrt(model.width)
         layer, unit = model._layer, torch.finfo(model.recurrent.dtype).eps / 2.0
-        recurrent, driven = (gamma(layer.terms(w) + 8, unit) for w in (model.recurrent, model.input))
-        # a step errs by at most error[0] |u| + error[1] |x| + error[2] |drive| + error[3]; pre-activations are bounded
-        # by size, alike
-        through = model._drive_factor() * layer.spread(model.input)
-        sizes = [layer.gain * layer.spread(model.recurrent), 8.0 * driven * through, 1.0 + driven, 0.0]
-        size = torch.tensor(sizes, dtype=torch.float64)
-        error = 2.0 * driven * size + size.new_tensor([0.0, 2.0 * driven * through, 0.0, 0.0])
-        error[0] = recurrent * size[0]
+        lost, lost_drive = (gamma(layer.terms(w) + 8, unit) for w in (model.recurrent, model.input))
+        # factors of |u|, of |B| |x|, of |drive| and of one: ``error`` bounds that of a step, ``size`` pre-activations
+        gain = layer.gain * layer.spread(model.recurrent)
+        size = torch.tensor([gain, lost_drive, 1.0 + 8.0 * unit, 0.0], dtype=torch.float64)
+        error = torch.tensor([lost * gain, lost_drive, 8.0 * unit, 0.0], dtype=torch.float64)
         for phi, factor, spread in model._layers_of_cell():
             size = phi.lipschitz * size
             size[3] += abs(float(phi(torch.zeros((), dtype=torch.float64)))) * math.sqrt(model._state_size())
             error = phi.lipschitz * error + _FUNCTION * unit * size
-            size, error = spread * size, factor * error + recurrent * spread * size
-        self.unit, self.error = unit, error.tolist()
-        sigma_a, sigma_b, sigma_c = model._sigmas
-        read = gamma(model.readout.shape[1] + model.in_features + 64, unit)
+            size, error = spread * size, factor * error + lost * spread * size
+        self.error = error.tolist()
+        weights = model.input.detach().double().transpose(0, 1).flatten(1).norm(dim=1).max()
+        self.columns, self.spread = (model._drive_factor() * float(w) for w in (weights, layer.spread(model.input)))
+        read = gamma(model.readout.shape[1] + model._state_size() // model.width + 64, unit)
         weights = read * float(model.readout.detach().double().norm(dim=1).max()) * model._read_factor()
+        sigmas = model._sigmas if self._sees_inputs else (1.0, 0.0, 0.0)
         constant = 0.0 if model.bias is None else read * float(model.bias.detach().abs().max())
-        self.reads = weights * max(1.0, sigma_a) / self.scale, weights * sigma_b, weights * sigma_c + constant
+        self.reads = weights * max(1.0, sigmas[0]) / self.scale, weights * sigmas[1], weights * sigmas[2] + constant
         self.effect = _effect(self.outputs, model.readout, model._state_size(), model.in_features)
+
+    @property
+    def _sees_inputs(self) -> bool:
+        return self.model._dense.readout == "pre-activation"
 
     def start(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x = x.to(self.model.input.dtype)
         drive = self.model._project(x)
-        seen = x if self.model._dense.readout == "pre-activation" else x[:, :0]
+        seen = x if self._sees_inputs else x[:, :0]
         return self.model._step(None, drive), drive, seen
 
     def step(self, u: Tensor, drive: Tensor) -> Tensor:
@@ -221,9 +231,11 @@ class Proven:
         return self.model.read(self.model._read(u / self.scale, seen))
 
     def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
-        inputs = upper_norms(x) * (1.0 + 2.0 * self.unit)  # rows of more digits than the weights are rounded
+        inputs = upper_norms(x)
+        entries = x.abs().sum(1, dtype=torch.float64) * (1.0 + 1e-9)
+        through = torch.minimum(self.spread * inputs, self.columns * entries)  # both bound |B| |x|
         of_state, of_input, of_drive, constant = self.error
-        step = Rounding(of_state, of_input * inputs + of_drive * upper_norms(drive) + constant)
+        step = Rounding(of_state, of_input * through + of_drive * upper_norms(drive) + constant)
         return step, Rounding(self.reads[0], self.reads[1] * inputs + self.reads[2])
 
 
@@ -238,7 +250,7 @@ def _effect(outputs: Callable[[Tensor, Tensor], Tensor], like: Tensor, size: int
     u = torch.zeros(count, size, dtype=like.dtype, device=like.device, requires_grad=True)
     with torch.enable_grad():
         found = outputs(u, torch.zeros(count, inputs, dtype=like.dtype, device=like.device)).diagonal().sum()
-        return torch.autograd.grad(found, u)[0].double()
+        return torch.autograd.grad(found, u)[0]
 
 
 class Searches:
@@ -371,7 +383,7 @@ class _Wrapped:
         self.effect = _effect(self.outputs, constant, own.width, 1)
         usual = 8.0 * own.width * torch.finfo(rows.dtype).eps
         self.relative = usual if own.rounding is None else own.rounding
-        self.constant, self.reach = float(constant.abs().max()), float(self.effect.norm(dim=1).max())
+        self.constant, self.reach = float(constant.abs().max()), float(self.effect.double().norm(dim=1).max())
 
     def start(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x.new_zeros(len(x), self.own.width), x, x[:, :0]
@@ -381,6 +393,4 @@ class _Wrapped:
 
     def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
         none = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        return Rounding(self.relative, none), Rounding(
-            self.relative * self.reach, none + self.relative * self.constant
-        )
+        return Rounding(self.relative, none), Rounding(self.relative * self.reach, none + self.relative * self.constant)

@@ -205,12 +205,15 @@ class DEQ(Model):
         return norm * self._layer.gain * layers * (1.0 + 1e-12)
 
     def _layers_of_cell(self) -> list[tuple[Activation, float, float]]:
-        """Return every activation of the cell with bounds of the norms of the weights behind it and of their sizes."""
+        """Return every activation of the cell with bounds of the norms of the weights behind it and of their sizes.
+
+        Behind the last one there are none: it keeps errors as they are, and adds no others.
+        """
         scale = math.sqrt(self.width) if self.parametrisation == "ntk" else 1.0
         symbols = [weight.detach().double().unsqueeze(0) for weight in self.inner]
         norms = [norm_bound(s, float(torch.linalg.matrix_norm(s[0], 2))) / scale for s in symbols]
         sizes = [float(s.norm()) * (1.0 + 1e-9) / scale for s in symbols]
-        return list(zip(self._dense.activations, [*norms, 1.0], [*sizes, 1.0], strict=True))
+        return list(zip(self._dense.activations, [*norms, 1.0], [*sizes, 0.0], strict=True))
 
     def _state_size(self) -> int:
         """Return the length of a state."""

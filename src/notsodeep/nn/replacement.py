@@ -252,7 +252,8 @@ class Replacement(Drawn, nn.Module):
     def _rows(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor) or tuple(x.shape[1:]) != self.shape or x.ndim < 1:
             given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise InvalidInputError(f"expected a tensor of shape (rows, {str(self.shape)[1:-1]}), got {given}")
+            sizes = ", ".join(map(str, ("rows", *self.shape)))
+            raise InvalidInputError(f"expected a tensor of shape ({sizes}), got {given}; predict takes arrays, too")
         own = self.scored.scale
         if x.device != own.device or x.is_complex():
             raise InvalidInputError(f"expected real rows on {own.device}, got {x.dtype} on {x.device}; move them there")

@@ -201,7 +201,7 @@ def distil(
     """Train a student in place on rows and mixtures of them; the state that agrees most on ``held`` rows stays."""
     best, since, state = math.inf, 0, copy.deepcopy(student.state_dict())
     generator = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], lr=options.lr)
+    optimiser = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], lr=options.lr, fused=True)
     every = max(1, options.steps // 20)
     told = [f"distilling {len(data):,} rows"]
     student.train()
@@ -237,7 +237,7 @@ def train_head(scored: Scored, held: Data, mixed: Data, options: ReplaceOptions,
     else:  # minus the logarithm of its error
         error = (outputs - pool.answers).abs().reshape(len(outputs), -1).amax(1)
         target, distance = -(error / held.agreement.tolerance).clamp_min(1e-6).log(), nn.functional.smooth_l1_loss
-    optimiser = torch.optim.Adam(scored.head.parameters(), lr=options.lr, weight_decay=1e-4)
+    optimiser = torch.optim.Adam(scored.head.parameters(), lr=options.lr, weight_decay=1e-4, fused=True)
     for step in range(LIMITS.head_steps):
         which = _draw(pool, 2 * options.batch_size, generator)
         found = scored.score(pool.rows[which], outputs[which])

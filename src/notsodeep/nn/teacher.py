@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,9 +151,14 @@ def read_rows(X: Any, name: str, generator: torch.Generator, like: Tensor | None
 
 def is_stream(X: Any) -> bool:
     """Whether these are batches of rows rather than rows."""
-    if isinstance(X, list | tuple):
+    if isinstance(X, Mapping) or (isinstance(X, tuple) and X and getattr(X[0], "ndim", 0) > 1):
+        raise InvalidInputError(
+            f"a {type(X).__name__} of arrays was given, rows are one array. A model of several inputs takes them joined"
+            " and splits them itself; a list of arrays stands for batches"
+        )
+    if isinstance(X, list):
         return bool(X) and isinstance(X[0], Tensor | np.ndarray) and X[0].ndim > 1
-    return isinstance(X, Iterable) and not isinstance(X, Tensor | str | bytes) and not hasattr(X, "__array__")
+    return isinstance(X, Iterable) and not isinstance(X, Tensor | tuple | str | bytes) and not hasattr(X, "__array__")
 
 
 def rows_of(batch: Any, name: str) -> Tensor:
@@ -163,21 +168,30 @@ def rows_of(batch: Any, name: str) -> Tensor:
 
 def sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Generator) -> Tensor:
     """Return at most so many rows of a stream that is read once: those with the largest of random keys."""
-    rows, keys = torch.empty(0), torch.empty(0)
+    parts: list[Tensor] = []
+    keys: list[Tensor] = []
     for batch in batches:
         part = rows_of(batch, f"a batch of {name}").cpu()
-        rows = rows if len(rows) else part[:0]
-        if part.ndim < 2 or part.shape[1:] != rows.shape[1:]:
-            shapes = f"{tuple(part.shape[1:])} beside {tuple(rows.shape[1:])}"
+        known = parts[0] if parts else part
+        if part.ndim < 2 or part.shape[1:] != known.shape[1:]:
+            shapes = f"{tuple(part.shape[1:])} beside {tuple(known.shape[1:])}"
             raise InvalidInputError(f"the batches of {name} must hold rows of one shape, got rows of {shapes}")
-        rows = torch.cat([rows, part])
-        keys = torch.cat([keys, torch.rand(len(part), generator=generator)])
-        if len(rows) > most:
-            chosen = keys.topk(most).indices
-            rows, keys = rows[chosen], keys[chosen]
-    if not len(rows):
+        parts.append(part)
+        keys.append(torch.rand(len(part), generator=generator))
+        if 2 * sum(map(len, keys)) > 3 * most:  # now and then, so that a row is copied few times
+            parts, keys = ([kept] for kept in _largest(parts, keys, most))
+    if not sum(map(len, parts)):
         raise InvalidInputError(f"{name} is an iterable without a row; a generator can be read only once")
-    return rows
+    return _largest(parts, keys, most)[0]
+
+
+def _largest(parts: list[Tensor], keys: list[Tensor], most: int) -> tuple[Tensor, Tensor]:
+    """Return the rows with the largest keys, and these."""
+    rows, key = torch.cat(parts), torch.cat(keys)
+    if len(rows) <= most:
+        return rows, key
+    chosen = key.topk(most).indices
+    return rows[chosen], key[chosen]
 
 
 def check_fresh(rows: Tensor, fresh: Tensor) -> None:
