@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -41,6 +41,28 @@ def track(
             bar.stop()
 
 
+class _NotebookBar(Progress):
+    """A bar that a notebook redraws in place; a started Progress needs ipywidgets for that."""
+
+    def start(self) -> None:
+        from IPython.display import DisplayHandle  # a notebook has it
+
+        self._handle, self._drawn = DisplayHandle(), time.monotonic()
+        self._handle.display(self)
+
+    def update(self, *args: Any, **fields: Any) -> None:
+        super().update(*args, **fields)
+        if time.monotonic() > self._drawn + 0.25:
+            self.refresh()
+
+    def refresh(self) -> None:
+        self._drawn = time.monotonic()
+        self._handle.update(self)
+
+    def stop(self) -> None:
+        self._handle.update({"text/plain": ""}, raw=True)
+
+
 def _bar(console: Console) -> Progress:
     columns = (
         TextColumn("{task.description}"),
@@ -48,4 +70,5 @@ def _bar(console: Console) -> Progress:
         TextColumn("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=console, transient=True)
+    kind = _NotebookBar if console.is_jupyter else Progress
+    return kind(*columns, console=console, transient=True)
