@@ -55,6 +55,7 @@ class Activation:
     """
 
     name: ClassVar[str] = ""
+    is_wave: ClassVar[bool] = False  # whether phi'' = -phi
     aliases: ClassVar[tuple[str, ...]] = ()
     torch_forms: ClassVar[tuple[Callable[..., Any], ...]] = ()  # functions and modules of torch that are this one
     module_fields: ClassVar[Mapping[str, str]] = {}  # where such a module holds the parameters

@@ -242,6 +242,7 @@ class Mish(Activation):
 class _Wave(Activation):
     """A sine or a cosine, so that phi'' = -phi."""
 
+    is_wave: ClassVar[bool] = True
     slope_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def closed_form(self) -> ClosedForm:

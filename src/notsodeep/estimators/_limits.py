@@ -17,7 +17,9 @@ class Limits:
     corrections: tuple[float, ...] = (0.25, 0.06)  # of the ridge, tried on all rows where the sample was a small part
     least_rows: int = 30  # for features to be looked for
     folds: int = 3  # of the sample on which learned features are judged
-    rounds: int = 4  # of learning at most: more changed nothing in the examples of the docs
+    rounds: int = 8  # of learning at most
+    least_gain: float = 0.01  # by which a round must lower the error; after two that do not, no more follow
+    feature_ridge: float = 0.01  # at most, of the machines whose gradients are taken
     feature_rows: int = 3000  # from which features are learned
     gradient_rows: tuple[int, int] = (300, 1000)  # that represent all in the mean of outer products: of folds, at last
     gradient_outputs: int = 32  # directions of many outputs

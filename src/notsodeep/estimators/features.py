@@ -72,7 +72,12 @@ def outer_products(machine: FittedMachine, weights: Tensor, kind: Kind, most: in
 
 
 def following(machine: FittedMachine, problem: Problem, before: Features | None, kind: Kind, most: int) -> Features:
-    """Return the features of the next round, for the rows of ``problem`` as they were before the first."""
+    """Return the features of the next round, for the rows of ``problem`` as they were before the first.
+
+    A large ridge leaves little of f but its straight part, so that M is made with a small one.
+    """
+    if machine.ridge > LIMITS.feature_ridge:
+        machine = fit_machine(machine.kernel, seen(problem, before), LIMITS.feature_ridge, "cholesky")
     M = outer_products(machine, problem.weights, kind, most)
     M = M / (float(M.abs().max()) or 1.0)
     if kind == "diagonal":
@@ -116,8 +121,9 @@ class Rounds:
         return best if forced or self._wins(best, (None, 0)) else (None, 0)
 
     def _run(self, kind: Kind, states: list[Any]) -> None:
-        """Go on as long as the error falls."""
-        least = float(self.shares[None, 0].sum())
+        """Go on until two rounds in a row do not help, or another kind is far better."""
+        best = least = min(float(shares.sum()) for shares in self.shares.values())
+        idle = 0
         for number in range(1, LIMITS.rounds + 1):
             after = []
             for part, (features, machine) in zip(self.parts, states, strict=True):
@@ -126,9 +132,10 @@ class Rounds:
             states = after
             self._note((kind, number), states)
             error = float(self.shares[kind, number].sum())
-            if error >= least:
+            idle = 0 if error < (1.0 - LIMITS.least_gain) * least else idle + 1
+            if idle == 2 or (number > 1 and error > 2.0 * best):
                 break
-            least = error
+            least = min(least, error)
 
     def _machine(self, part: Tensor, features: Features | None) -> FittedMachine:
         """Fit to the rows outside a fold, with a ridge of its own."""

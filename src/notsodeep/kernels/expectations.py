@@ -290,9 +290,15 @@ class Layer:
         return density * plane.shifted_mean(function_of(self.phi, part), self.phi.panels(), lam * c / q, spread)
 
     # -- gradients -----------------------------------------------------------------------------------------
+    def curvatures(self, value: Tensor, lam: Tensor) -> Tensor:
+        """E[phi''(u) phi''(v)], where E[phi(u) phi(v)] = ``value``."""
+        return value if self.phi.is_wave else self.expectation("curvature", "curvature", lam)
+
     def derivatives(self, part: Part, found: Tensor, along: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Derivatives of E[f(u) f(v)] = ``found``, f = phi or phi', in qx, qy and lam; ``along``: E[f'(u) f'(v)]."""
         # in q at fixed lam E[f''(u) f(v)] / 2 = (E[u f'(u) f(v)] - lam E[f'(u) f'(v)]) / (2 q)
+        if self.phi.is_wave:  # f'' = -f
+            return -0.5 * found, -0.5 * found, along
         if self.phi.homogeneity == 1.0:  # Euler: x phi'(x) = phi(x), and phi' does not change along a ray
             radial_x = radial_y = found if part == "value" else torch.zeros_like(lam)
         else:
@@ -322,7 +328,7 @@ class _Pair(torch.autograd.Function):
         total: list[Tensor] = []
         for part, found, grad in zip(_RADIAL, (value, slope), grads, strict=True):
             if grad is not None:
-                along = slope if part == "value" else ctx.layer.expectation("curvature", "curvature", lam)
+                along = slope if part == "value" else ctx.layer.curvatures(value, lam)
                 parts = [grad * d for d in ctx.layer.derivatives(part, found, along, lam)]
                 total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
         return None, *(total or (None,) * 3)

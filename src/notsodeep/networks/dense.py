@@ -168,15 +168,6 @@ class DEQ(Dense):
         """Whether sigma_c2 is positive."""
         return self.variances[2] > 0.0
 
-    @property
-    def constant_column(self) -> float:
-        """The entry of one more column of inputs that does what the bias does; 0 where none can.
-
-        The limit of normalised pre-activations depends on the bias, so that they keep it.
-        """
-        _, b, c = self.variances
-        return 0.0 if self.normalise or b == 0.0 else math.sqrt(c / b)
-
     def __hash__(self) -> int:  # two equal tensors have different hashes
         return hash((self.activations, self.variances, self.readout, self.normalise))
 

@@ -89,23 +89,27 @@ class NetworkKernel:
 
     def slopes(self, X: Tensor, Y: Tensor) -> Slopes:
         """Compute the matrix of rows X, (n, p), against rows Y, (m, p), and its derivatives in x . y and |x|^2."""
-        network, x, y = self._without_bias(X, Y)
+        network, x, y = self._driven(X, Y)
         found: Slopes = kernel_function(network, self.kernel, check=self.check).slopes(x, y)
-        return found
+        unit = 1.0 if network is self.network else self.network.input_variance  # type: ignore[union-attr]
+        return Slopes(found.value, unit * found.inner, unit * found.square)
 
-    def _without_bias(self, X: Tensor, Y: Tensor | None) -> tuple[Any, Tensor, Tensor | None]:
-        """Return the network and its rows with a bias as one more column of constants, which is the same kernel.
+    def _driven(self, X: Tensor, Y: Tensor | None) -> tuple[Any, Tensor, Tensor | None]:
+        """Return a DEQ with sigma_b2 = 1 and no bias, and rows sqrt(sigma_b2) x with a column of sqrt(sigma_c2).
 
-        It is quicker: a homogeneous network without a bias has a function of the angle alone, and with the constant no
-        row is near zero and few pairs are near parallel, where kernels are computed one by one.
+        Its kernel is the same, and quicker: DEQs that differ in these variances share a table, a homogeneous network
+        without a bias has a function of the angle alone, and with the constant no row is near zero and few pairs are
+        near parallel, where kernels are computed one by one.
         """
         network: Any = self.network
-        column = getattr(network, "constant_column", 0.0)
-        if not column:
+        if not isinstance(network, DEQ) or network.normalise or network.input_variance == 0.0:
             return network, X, Y
-        x, y = (v if v is None else torch.cat([v, v.new_full((len(v), 1), column)], dim=1) for v in (X, Y))
+        _, b, c = (v**0.5 for v in network.variances)
+        x, y = (v if v is None else b * v for v in (X, Y))
+        if c > 0.0:
+            x, y = (v if v is None else torch.cat([v, v.new_full((len(v), 1), c)], dim=1) for v in (x, y))
         assert x is not None
-        return network.varied(None, None, 0.0), x, y
+        return network.varied(None, 1.0, 0.0), x, y
 
     def diagonal(self, X: Tensor) -> Tensor:
         """Compute k(x, x) of every row, from its norm, or from small symmetric blocks of the kernel of a twin."""
@@ -126,7 +130,7 @@ class NetworkKernel:
         if isinstance(self.network, Twin):
             found: Tensor = self.network.kernel_matrix(X, Y)
             return found
-        network, x, y = self._without_bias(X, Y)
+        network, x, y = self._driven(X, Y)
         matrix: Tensor = kernels_of(network, x, y, kernels=(self.kernel,), check=self.check)[self.kernel]
         return matrix
 
