@@ -87,11 +87,11 @@ def fit_machine(
     progress: bool | None = None,
     last: int = 0,
     smaller: Sequence[float] = (),
-    error: Callable[[Tensor], float] | None = None,
+    loss: Callable[[Tensor], Tensor] | None = None,
 ) -> FittedMachine:
     """Fit a machine, with leave-one-out predictions of the ``last`` rows where a factorisation solves it.
 
-    A factorisation then tries ``smaller`` ridges one after the other, as long as the ``error`` of these predictions
+    A factorisation then tries ``smaller`` ridges one after the other, as long as the ``loss`` of these predictions
     falls. With a Dask ``client``, its workers compute the kernel and its products.
     """
     options, reason = choose_solver(solver, problem.X)
@@ -101,9 +101,10 @@ def fit_machine(
     fits = 16 * len(problem.X) ** 2 < 0.5 * available_bytes(problem.X.device)
     kept = kernel_matrix(kernel, problem.X, client) if smaller and fits else None
     best = _fit_direct(kernel, problem, ridge, client, last, kept)
-    for other in smaller if error else ():
+    for other in smaller if loss else ():
         found = _fit_direct(kernel, problem, other, client, last, kept)
-        if error(found.leave_one_out) >= error(best.leave_one_out):  # type: ignore[misc, arg-type]
+        errors = [float(loss(one.leave_one_out).sum()) for one in (found, best)]  # type: ignore[misc, arg-type]
+        if errors[0] >= errors[1]:
             break
         best = found
     best.record["reason"] = reason

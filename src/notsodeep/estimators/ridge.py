@@ -15,7 +15,7 @@ import scipy.optimize
 import torch
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_classifier
 from sklearn.utils import resample
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -98,9 +98,15 @@ class KernelMachine(WithClient, BaseEstimator):
         ridge = None if self.ridge == "loo" else float(self.ridge)
         self._features, record = learn_features(kernel, self._problem, labels, ridge, self.features)
         self._problem, self.best_ = seen(self._problem, self._features), self.best_ | record
-        self._flat, self._shape, last = flat, T.shape, min(few, len(kept))
-        tail = loss_of(self._problem.at(slice(-last, None)), None if labels is None else labels[-last:])
-        options = (self.solver, self.client, self.progress, last, self._smaller(), lambda out: float(tail(out).sum()))
+        self._flat, self._shape = flat, T.shape
+        smaller, last = self._smaller(), min(few, len(kept))
+        tail = (
+            loss_of(self._problem.at(slice(-last, None)), None if labels is None else labels[-last:])
+            if smaller
+            else None
+        )
+        wanted = last if smaller or is_classifier(self) else 0  # a classifier is calibrated by them
+        options = (self.solver, self.client, self.progress, wanted, smaller, tail)
         self._set_machine(fit_machine(kernel, self._problem, self.best_["ridge"], *options))
         self.best_["ridge"] = self.ridge_
 
@@ -140,17 +146,16 @@ class KernelMachine(WithClient, BaseEstimator):
 
     @property
     def loo_(self) -> Array:
-        """Leave-one-out predictions, (n,) or (n, k); beyond 1,000 rows at the cost of a second fit when asked for."""
-        if not hasattr(self, "_machine"):
-            raise AttributeError("loo_ is there after fit")
-        machine = self._machine
-        if machine.leave_one_out is None:
+        """Leave-one-out predictions, (n,) or (n, k), at the cost of a second fit when first asked for."""
+        if not hasattr(self, "_problem"):
+            raise AttributeError("loo_ is there after fit, and not in an estimator that was read from a file")
+        machine, n, problem = self._machine, len(self._kept), self._problem
+        if self.record_["solver"] == "cg":
             raise AttributeError(
                 f"leave-one-out predictions come from a factorisation; this fit has none ({self.record_}). Use "
                 "solver='cholesky'"
             )
-        if len(machine.leave_one_out) < len(self._kept):
-            n, problem = len(self._kept), self._problem
+        if machine.leave_one_out is None or len(machine.leave_one_out) < n:
             whole = fit_machine(machine.kernel, problem, self.ridge_, "cholesky", self.client, self.progress, n)
             assert whole.leave_one_out is not None
             left_out = whole.leave_one_out + machine.mean - problem.mean
