@@ -20,7 +20,7 @@ import torch
 from beartype.door import is_bearable
 from torch import Tensor
 
-from .errors import ActivationError, InvalidInputError
+from .errors import ActivationError, InvalidInputError, once
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +54,7 @@ def checked(function: Callable[P, R], *, isolated: bool = False) -> Callable[P, 
         plain = [_plain(name, value, kinds.get(name, ()), refusal) for name, value in zip(order, args, strict=False)]
         named = {name: _plain(name, value, kinds.get(name, ()), refusal) for name, value in kwargs.items()}
         errors = np.errstate(divide="warn", over="warn", invalid="warn", under="ignore")  # whatever the caller has set
-        with errors, isolation() if isolated else contextlib.nullcontext():
+        with once(), errors, isolation() if isolated else contextlib.nullcontext():
             return function(*plain, *args[len(order) :], **named)  # type: ignore[arg-type]
 
     return inside

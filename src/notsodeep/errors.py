@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import warnings
+from collections.abc import Iterator
+from contextvars import ContextVar
 
 __all__ = [
     "ActivationError",
@@ -117,8 +120,27 @@ log.addHandler(logging.NullHandler())
 _BETWEEN = {"notsodeep", "contextlib", "distributed", "sklearn", "torch"}  # packages that stand between a user and us
 
 
+_SAID: ContextVar[set[str] | None] = ContextVar("said", default=None)
+
+
+@contextlib.contextmanager
+def once() -> Iterator[None]:
+    """Give each warning once, however many parts of a computation lead to it."""
+    outer = _SAID.get()
+    token = _SAID.set(set() if outer is None else outer)
+    try:
+        yield
+    finally:
+        _SAID.reset(token)
+
+
 def warn(message: str, category: type[Warning] = NotSoDeepWarning) -> None:
     """Warn of the user's line that led here, however many of ours and of these packages lie between."""
+    said = _SAID.get()
+    if said is not None:
+        if message in said:
+            return
+        said.add(message)
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         frame, level = frame.f_back, level + 1

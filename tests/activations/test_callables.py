@@ -193,3 +193,28 @@ def test_a_function_with_state_is_known_by_its_values():
         nsd.ck(nsd.ENN([unit]), Z)
     again = nsd.ck(nsd.ENN([lambda x: torch.sin(module.weight * x)]), Z)
     assert np.abs(again - before).max() > 0.01  # weights of 1 and of 0.5 have kernels that differ by far more
+
+
+@pytest.mark.parametrize(
+    ("function", "kinks"),
+    [
+        (lambda x, s: x.clamp(-s, s), (-20.0, 20.0)),
+        (lambda x, s: torch.tanh(x) + (s - 20.0) * torch.exp(-(((x - 1.2) / 0.05) ** 2)), ()),
+    ],
+    ids=["far out", "in a narrow place"],
+)
+def test_changes_are_seen_wherever_they_are(function, kinks):
+    """Nothing that was found of the function before is used: no hash, and no Lipschitz constant for limits or proofs."""
+    state = [20.0]
+    phi = from_callable(lambda x: function(x, state[0]), kinks=kinks)
+    network = nsd.DEQ(phi, 0.1)
+    model = nsd.nn.DEQ(network, in_features=3, width=8, out_features=2)
+    state[0] = 20.5
+    for call in (
+        lambda: hash(phi),
+        lambda: network.limit,
+        lambda: nsd.finite_ck(network, np.eye(3), width=8),
+        lambda: model.decide(np.ones((2, 3))),
+    ):
+        with pytest.raises(ActivationError, match="other values"):
+            call()

@@ -333,6 +333,16 @@ def test_the_linearised_model_is_the_first_order(name: str) -> None:
     torch.testing.assert_close(change, slope, rtol=0, atol=100 * differences(step) * float(slope.abs().max()))
 
 
+def test_models_that_work_in_place_get_copies() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 2)).double()
+    X = rows((4,), 6)
+    kept = X.clone()
+    torch.testing.assert_close(nsd.linearise(model)(X), model(X.clone()), rtol=0, atol=tolerance())
+    nsd.empirical_ntk(model, X), nsd.empirical_ck(model, X), nsd.lazy(model, X, start=copy.deepcopy(model))
+    assert torch.equal(X, kept)
+
+
 def test_the_linearised_model_learns_as_its_kernel_says() -> None:
     """Gradient descent on half the squared error moves the residual by 1 - lr K at every step."""
     torch.manual_seed(0)

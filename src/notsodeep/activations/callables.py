@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import ActivationError, ConvergenceError, SerialisationError
@@ -30,21 +31,30 @@ class CallableActivation(Activation):
     slopes: tuple[float, float] = (-float("inf"), float("inf"))
     symmetry: Parity | None = None
     label: str = "callable"
-    seen: tuple[float, ...] = ()  # its values at a few points, when it was made
+    seen: bytes = b""  # its values on a grid, when it was made
 
     name = property(lambda self: self.label)
     kinks = property(lambda self: self.rough)
-    slope_range = property(lambda self: self.slopes)
     parity = property(lambda self: self.symmetry)
+
+    @property
+    def slope_range(self) -> tuple[float, float]:
+        self._check_unchanged()
+        return self.slopes
 
     def __hash__(self) -> int:
         """Return a hash of the function and its values, asked by everything that stores results."""
-        if self.seen and self.seen != _sampled(self.function):
+        self._check_unchanged()
+        return hash((id(self.function), self.rough, self.symmetry, self.label, self.seen))
+
+    def _check_unchanged(self) -> None:
+        """Refuse a function that has other values than when it was made; another processor may round differently."""
+        known = np.frombuffer(self.seen)
+        if len(known) and not np.allclose(_sampled(self.function), known, rtol=1e-9, atol=1e-12, equal_nan=True):
             raise ActivationError(
                 f"{self.label} has other values than when it was made into an activation: its parameters, or variables "
                 "that it reads, have changed; make the network or the estimator again"
             )
-        return hash((id(self.function), self.rough, self.symmetry, self.label, self.seen))
 
     def __repr__(self) -> str:
         kinks = f", kinks={self.rough}" if self.rough else ""
@@ -85,14 +95,14 @@ def make_callable(function: Callable[[Any], Any], kinks: Sequence[float], name: 
     _check_derivatives(phi)
     phi = replace(phi, symmetry=_parity(phi))
     _check_growth(phi)
-    return replace(phi, slopes=_slopes(phi), seen=_sampled(function))
+    return replace(phi, slopes=_slopes(phi), seen=_sampled(function).tobytes())
 
 
-def _sampled(function: Callable[[Tensor], Tensor]) -> tuple[float, ...]:
-    """The values of a function at points that no usual function treats alike."""
-    x = torch.linspace(-3.0, 3.0, 41, dtype=torch.float64).sinh() + 0.0123
+def _sampled(function: Callable[[Tensor], Tensor]) -> NDArray[np.float64]:
+    """The values of a function on a grid that is dense around zero and reaches to a thousand."""
+    x = torch.linspace(-7.6, 7.6, 1001, dtype=torch.float64).sinh() + 0.0123
     with torch.no_grad():
-        return tuple(function(x).to(torch.float64).tolist())
+        return np.asarray(function(x).to(torch.float64))
 
 
 def _called(phi: CallableActivation, grid: Tensor) -> Tensor:

@@ -74,8 +74,8 @@ def check_cost(nodes: int, pairs: int, scale: float) -> None:
         )
     if nodes * pairs > LIMITS.slow_evaluations:
         warn(
-            f"{pairs} pairs of inputs at scale {scale:.4g} take {float(nodes) * pairs:.0e} evaluations of this "
-            "activation each time: neither series nor closed forms reach so far; scaled down they would be quick"
+            f"pairs of long inputs take more than {LIMITS.slow_evaluations:.0e} evaluations of this activation at a "
+            "time: neither series nor closed forms reach so far; scaled down they would be quick"
         )
 
 

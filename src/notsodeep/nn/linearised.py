@@ -69,7 +69,7 @@ class LinearisedModel(nn.Module):
         at: dict[str, Tensor] = {name: then[name] for name in self._trained}
 
         def outputs(leaves: dict[str, Tensor]) -> Any:
-            return functional_call(self.start, leaves, (x,))
+            return functional_call(self.start, leaves, (x.clone(),))  # the model may work in place
 
         if not self._checked:
             check_outputs(outputs(at), len(x))
