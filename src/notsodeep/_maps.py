@@ -209,3 +209,10 @@ class Averages:
         after = [end - torch.arange(n, device=like.device) for end, n in zip(ends, self.size, strict=True)]
         scales = [self.box * math.sqrt(n) for n in self.size]
         return [((k >= 0) & (k < self.box)).to(like) / scale for k, scale in zip(after, scales, strict=True)]
+
+
+def root_mean_square(rows: Tensor) -> Tensor:
+    """Return the root mean square along the last dimension, which is kept, also where squares are no numbers."""
+    largest = rows.detach().abs().amax(-1, keepdim=True)
+    unit = torch.where(largest > 0, largest, 1.0)
+    return unit * (rows / unit).square().mean(-1, keepdim=True).sqrt()

@@ -204,7 +204,7 @@ def test_a_function_with_state_is_known_by_its_values():
     ids=["far out", "in a narrow place"],
 )
 def test_changes_are_seen_wherever_they_are(function, kinks):
-    """Nothing that was found of the function before is used: no hash, and no Lipschitz constant for limits or proofs."""
+    """Nothing that was found of the function before is used: no hash, and no Lipschitz constant of limits or proofs."""
     state = [20.0]
     phi = from_callable(lambda x: function(x, state[0]), kinks=kinks)
     network = nsd.DEQ(phi, 0.1)

@@ -469,6 +469,8 @@ def test_points_and_activation_come_in_either_order(tmp_path):
         assert done.exit_code == 0, done.output
         np.testing.assert_allclose(np.load(tmp_path / "K.npy"), nsd.ck(nsd.DEQ("relu", 0.2), np.eye(3)))
     assert "swap the two" in " ".join(CliRunner().invoke(app, ["match", "X.npy"]).output.split())
+    missing = CliRunner().invoke(app, ["kernel", "relu", str(tmp_path / "none.npy"), "-o", str(tmp_path / "L.npy")])
+    assert "none.npy: No such file" in " ".join(missing.output.split())
 
 
 def test_a_first_line_that_may_be_names_is_told(tmp_path, capsys):

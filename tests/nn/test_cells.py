@@ -91,3 +91,15 @@ def test_first_derivatives_only():
     model, x = model_of(SPECS[0]), torch.randn(2, 5, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="first derivatives"):
         torch.autograd.grad(model(x).sum(), model.input, create_graph=True)
+
+
+def test_normalised_pre_activations_have_no_scale():
+    """Squares of single precision end at 1e38; a row of zeros has no direction."""
+    model = nsd.nn.DEQ(nsd.DEQ("relu", 0.15, normalise=True), 3, 16, 2, seed=0)
+    far, near = model(torch.full((1, 3), 1e30)), model(torch.full((1, 3), 1e6))
+    assert torch.allclose(far, near, rtol=0, atol=1e-4)  # the recurrent part is 1e-6 of the near row
+    kernels = [nsd.finite_ck(model.spec, np.full((1, 3), scale), width=16, check=False) for scale in (1e200, 1e8)]
+    assert kernels[0] == pytest.approx(kernels[1], abs=1e-6)  # here 1e-8
+    for call in (model, model.solve):
+        with pytest.raises(nsd.errors.InvalidInputError, match="row of zeros"):
+            call(torch.zeros(2, 3))

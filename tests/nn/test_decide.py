@@ -107,6 +107,25 @@ def test_what_cannot_be_proven_is_refused() -> None:
     assert not bool(network("tanh").bounded(rows(5), 1e-25).proven.any())  # beyond double precision, and it ends
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_no_numbers_are_refused(value: float) -> None:
+    for name in ("recurrent", "input", "readout", "inner"):
+        model = nsd.nn.DEQ(nsd.DEQ(["tanh", "relu"], 0.01), P, 8, 2)
+        weight = model.inner[0] if name == "inner" else getattr(model, name)
+        weight.data[0, 0] = value
+        for call in (lambda: model.decide(rows(5)), model.contraction):  # noqa: B023
+            with pytest.raises(InvalidInputError, match="hold NaN"):
+                call()
+    assert norm_bound(torch.full((1, 3, 3), value, dtype=torch.float64), value) == torch.inf
+    assert norm_bound(torch.full((1, 3, 3), 1e200, dtype=torch.float64), 1e200) == torch.inf
+
+
+def test_norms_are_found_from_any_estimate() -> None:
+    tiny = 1e-150 * torch.randn(1, 9, 9, dtype=torch.float64)
+    exact = float(torch.linalg.matrix_norm(tiny[0], 2))
+    assert exact <= norm_bound(tiny, 0.0) <= 1.01 * exact
+
+
 def test_arrays_and_no_rows() -> None:
     model = network("relu")
     found = model.decide(rows(20).numpy())
@@ -158,3 +177,15 @@ def test_any_cell_can_be_wrapped() -> None:
     assert float((near.outputs - truth).abs()[near.proven].max()) <= 1e-3  # what was asked for
     with pytest.raises(ContractionError, match="lipschitz lies in"):
         nsd.nn.Contraction(W, R, lipschitz=1.0, width=24)
+
+
+def test_cells_and_readouts_that_fail_or_are_not_affine_are_refused() -> None:
+    R, X = nn.Linear(4, 2), torch.ones(3, 4)
+    for cell, readout, rows_, match in (
+        (lambda z, x: 0.1 * z + x, lambda z: z**2, X, "not affine"),
+        (lambda z, x: 0.1 * z + x, R, X.double(), "rows of torch.float64: mat1 and mat2"),
+        (lambda z, x: z @ x, R, X, "fails on states"),
+        (3, R, X, "not callable"),
+    ):
+        with pytest.raises(InvalidInputError, match=match):
+            nsd.nn.Contraction(cell, readout, lipschitz=0.5, width=4).decide(rows_)

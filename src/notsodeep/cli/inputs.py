@@ -41,6 +41,7 @@ SigmaA2 = Annotated[
 WhichKernel = Annotated[
     Kernel, Option("--kernel", "-k", help="ck; ntk: all weights trained; ntk_frozen: input weights frozen.")
 ]
+_SUFFIXES = (".npy", ".npz", ".csv")
 _FORMATS = ".npy, .npz (array X) or .csv (needs notsodeep\\[csv])."
 Points = Annotated[Path, Argument(metavar="X", help=f"Points as rows: {_FORMATS}")]
 Data = Annotated[Path | None, Option("--data", "-d", help=f"Points as rows: {_FORMATS}")]
@@ -61,8 +62,13 @@ def deq_from(text: str, sigma_a2: float | None) -> Any:
     return deq
 
 
+def is_data(text: str) -> bool:
+    """Return whether a word of the command line is a file of data rather than an activation."""
+    return text.endswith(_SUFFIXES) or Path(text).is_file()
+
+
 def _activation(text: str) -> Any:
-    if text.endswith((".npy", ".npz", ".csv")):
+    if text.endswith(_SUFFIXES):
         raise InvalidInputError(f"{text!r} is a file where an activation stands, such as relu; swap the two.")
     name, _, listed = text.partition(":")
     try:

@@ -49,7 +49,7 @@ def kernel(
     from .._arrays import as_device, as_rows
 
     inputs.check_target(output, force, ".npy")
-    if activation is not None and Path(activation).is_file() and not points.exists():
+    if activation is not None and inputs.is_data(activation) and not inputs.is_data(str(points)):
         points, activation = Path(activation), str(points)  # either order
     if (activation is None) == (twin is None):
         raise InvalidInputError("name one network: an activation for a DEQ (relu), or --twin twin.json.")

@@ -17,7 +17,7 @@ from torch import Tensor
 from .._arguments import isolated_settings, positive_int, whole_seed
 from .._arrays import as_rows, like, same_columns
 from .._equilibrium import SolverOptions, solve_equilibrium
-from .._maps import Averages, Convolution, Product
+from .._maps import Averages, Convolution, Product, root_mean_square
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ConvDEQ, Kernel, Network, check_kernel
@@ -222,7 +222,7 @@ class _ImplicitNetwork(_Drawn):
 
     def _through(self, u: Tensor) -> list[Tensor]:
         """Return the pre-activations of all layers of the cell, and its output."""
-        passed = [u / _size(u) if self.deq.normalise else u]
+        passed = [u / root_mean_square(u) if self.deq.normalise else u]
         for phi, weight in itertools.zip_longest(self.deq.activations, self.inner):
             hidden = phi(passed[-1]) / self.root
             passed.append(hidden if weight is None else hidden @ weight.T)
@@ -237,7 +237,7 @@ class _ImplicitNetwork(_Drawn):
             pulled = adjoints[0] @ self.inner[level - 1] if level else pulled
         if self.deq.normalise:  # u / |u| turns with u alone
             along = (adjoints[0] * passed[0]).mean(1, keepdim=True)
-            adjoints[0] = (adjoints[0] - along * passed[0]) / _size(u)
+            adjoints[0] = (adjoints[0] - along * passed[0]) / root_mean_square(u)
         return adjoints
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
@@ -267,11 +267,6 @@ class _ImplicitNetwork(_Drawn):
         shift = adjoint.reshape(len(adjoint), -1, self.positions).sum(-1)
         inputs = self.sigma_b**2 * gram(self.rows, self.B) + self.sigma_c**2 * _gram(shift)
         return rates[0] * inputs + rates[1] * self.sigma_a**2 * gram(self.hidden, self.A)
-
-
-def _size(u: Tensor) -> Tensor:
-    """Return the root mean square of the pre-activations of each row."""
-    return u.square().mean(1, keepdim=True).sqrt()
 
 
 def _settled(step: Callable[[Tensor], Tensor], start: Tensor, what: str, deq: DEQ) -> Tensor:

@@ -308,15 +308,24 @@ def norm_bound(symbols: Tensor, estimate: float) -> float:
         size = max(part.shape[-2:])
         lost = 8.0 * gamma(size + 8, unit) * float(part.abs().square().sum((-2, -1)).max())
         gram = part @ part.mH
-        top = max(estimate**2 * (1.0 + 1e-6), torch.finfo(torch.float64).tiny)
-        while True:
-            shifted = -gram
-            shifted.diagonal(dim1=-2, dim2=-1).add_(top)
-            if not bool(torch.linalg.cholesky_ex(shifted)[1].any()):
-                break
-            top *= 1.001
+        if not (math.isfinite(estimate * estimate) and bool(torch.isfinite(gram).all())):
+            return math.inf
+        least = max(float(gram.diagonal(dim1=-2, dim2=-1).abs().max()), torch.finfo(torch.float64).tiny)
+        top = low = max(estimate**2 * (1.0 + 1e-6), least)
+        while not _is_above(top, gram):
+            low, top = top, 2.0 * top
+        while top > 1.001 * low:  # the estimate was too small
+            middle = low * math.sqrt(top / low)
+            low, top = (low, middle) if _is_above(middle, gram) else (middle, top)
         largest = max(largest, top * (1.0 + 8.0 * gamma(size + 8, unit) * size) + lost)
     return math.sqrt(largest) * (1.0 + 1e-12)
+
+
+def _is_above(bound: float, gram: Tensor) -> bool:
+    """Return whether all eigenvalues lie below a bound, up to the rounding error of a Cholesky factor."""
+    shifted = -gram
+    shifted.diagonal(dim1=-2, dim2=-1).add_(bound)
+    return not bool(torch.linalg.cholesky_ex(shifted)[1].any())
 
 
 # ---- any other cell ----------------------------------------------------------------------------------------
@@ -378,9 +387,20 @@ class _Wrapped:
 
     def __init__(self, own: Contraction, rows: Tensor) -> None:
         self.own, self.lipschitz, self.step = own, own.lipschitz, own.cell
-        with torch.no_grad():
-            constant = own.readout(rows.new_zeros(1, own.width))[0]
-        self.effect = _effect(self.outputs, constant, own.width, 1)
+        zero, generator = rows.new_zeros(1, own.width), torch.Generator().manual_seed(0)
+        other = torch.randn(1, own.width, generator=generator).to(rows)
+        try:
+            with torch.no_grad():
+                own.cell(zero, rows[:1])
+                (constant,), (value,) = own.readout(zero), own.readout(other)
+            self.effect = _effect(self.outputs, constant, own.width, 1)
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise InvalidInputError(
+                f"the cell or the readout fails on states of shape (1, {own.width}) and rows of {rows.dtype}: {error}"
+            ) from error
+        linear = (value - constant).double() - (self.effect @ other.double().T)[:, 0]
+        if not float(linear.abs().max()) <= 1e-3 * (1.0 + float(value.abs().max())):
+            raise InvalidInputError("the readout is not affine in the states, as nn.Linear is: nothing can be proven")
         usual = 8.0 * own.width * torch.finfo(rows.dtype).eps
         self.relative = usual if own.rounding is None else own.rounding
         self.constant, self.reach = float(constant.abs().max()), float(self.effect.double().norm(dim=1).max())

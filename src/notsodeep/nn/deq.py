@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .._arguments import checked, positive_int
 from .._equilibrium import Equilibrium, SolverOptions
-from .._maps import Product
+from .._maps import Product, root_mean_square
 from .._words import Kernel, Parametrisation
 from ..activations import Activation
 from ..errors import InvalidInputError
@@ -131,7 +131,7 @@ class DEQ(Model):
         """Return sqrt(m) z behind the cell, from sqrt(m) z before it, or from zero."""
         v = drive if u is None else self._layer.affine(drive, u, self.recurrent)
         if self._dense.normalise:
-            v = v / v.square().mean(-1, keepdim=True).sqrt()
+            v = v / root_mean_square(v)
         for phi, weight in itertools.zip_longest(self._dense.activations, self.inner):
             v = phi(v)
             if weight is not None:
@@ -163,7 +163,13 @@ class DEQ(Model):
         with torch.autocast(x.device.type, enabled=False):
             shift = None if self.offset is None else self._sigmas[2] * self.offset
             inputs = self._spread(self._sigmas[1] * x.to(self.input.dtype), self.input)
-            return nn.functional.linear(inputs, self.input, shift)
+            drive = nn.functional.linear(inputs, self.input, shift)
+        if self._dense.normalise and not bool(drive.any(-1).all()):
+            raise InvalidInputError(
+                "a row of zeros has pre-activations of zero, which cannot be normalised; leave it out, or give the DEQ "
+                "a bias (sigma_c2 > 0)"
+            )
+        return drive
 
     def contraction(self) -> float:
         """Return sigma_a |A| Lip / sqrt(m), by power iteration: below one the equilibrium exists and is unique.
@@ -183,6 +189,8 @@ class DEQ(Model):
     def _check_bounded(self) -> None:
         if self._dense.normalise or not math.isfinite(self._dense.lipschitz):
             raise InvalidInputError(f"{self._dense!r} has no Lipschitz constant: no weights make a contraction")
+        if not all(bool(torch.isfinite(weight).all()) for weight in self.parameters()):
+            raise InvalidInputError("the weights hold NaN or infinity: train the network again, or load it")
 
     def decide(self, X: Any) -> Decision:
         """Return the classes of rows, each proven to be that of the equilibrium: :class:`Decision`.

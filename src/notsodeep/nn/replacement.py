@@ -215,7 +215,7 @@ class Replacement(Drawn, nn.Module):
         if is_stream(X):
             return self._stream((rows_of(batch, "a batch of X") for batch in X), batch_size)
         rows = as_numbers(X, "X").detach()
-        parts = list(self._stream(rows.split(batch_size) if len(rows) else [rows], batch_size))
+        parts = list(self._stream(rows.split(batch_size) if rows.numel() and rows.ndim else [rows], batch_size))
         return like(torch.cat(parts), X)
 
     def _stream(self, batches: Iterable[Tensor], size: int) -> Iterator[Tensor]:

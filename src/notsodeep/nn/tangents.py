@@ -355,10 +355,10 @@ def goes_forward(call: Callable[[Leaves], Tensor], leaves: Leaves) -> bool:
         v = drawn(out)
         grads = back(v)[0]
         directions = {name: drawn(leaf) * (grads[name].norm() / leaf.numel() ** 0.5) for name, leaf in leaves.items()}
-        along = jvp(call, (leaves,), (directions,))[1]
-        pulled = sum((grads[name] * directions[name]).sum() for name in leaves)
+        along = jvp(call, (leaves,), (directions,))[1].detach()
+        pulled = sum(float((grads[name] * directions[name]).detach().sum()) for name in leaves)
         size = float(v.norm() * along.norm())
-        return size > 0.0 and abs(float((v * along).sum() - pulled)) <= _AGREE * size
+        return size > 0.0 and abs(float((v * along).sum()) - pulled) <= _AGREE * size
     return False
 
 
