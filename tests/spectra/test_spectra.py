@@ -626,3 +626,13 @@ def test_isolated_eigenvalues_do_not_depend_on_the_unit_of_the_data(name: str, u
         # a crossing beside others is found to the root of rounding, alignments by one step from there
         assert other.value / unit == pytest.approx(one.value, rel=1e-9)
         assert other.alignments == pytest.approx(one.alignments, abs=1e-8)  # the same
+
+
+@pytest.mark.filterwarnings("ignore::notsodeep.errors.ConcentrationWarning")  # of course: there is one direction
+def test_rows_that_are_equal_up_to_rounding_have_a_law():
+    """The ridge that products of inputs are held against is zero there."""
+    for seed in range(4):
+        X = np.tile(0.08 * np.random.default_rng(seed).normal(size=20), (20, 1))
+        statistics = nsd.MixtureStatistics.estimate(X, np.zeros(20, dtype=int))
+        law = nsd.spectral_law(nsd.DEQ("leaky_relu", 0.17, 0.87), statistics, kernel="ntk")
+        assert sum(law.masses) + sum(atom.mass for atom in law.atoms) == pytest.approx(1.0, abs=tolerance())

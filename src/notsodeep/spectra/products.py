@@ -84,7 +84,8 @@ def _steep_products(source: Source, population: Commuting, bend: Array, ridge: f
     i, j = np.triu_indices(len(order))
     count = np.where(i == j, 0.5 * many[i] * (many[i] - 1.0), many[i] * many[j])
     weight = float(source.shares @ bend**2)
-    strong = (2.0 * weight * source.n / (p**2 * ridge) * size[i] * size[j] > LIMITS.weakest) & (count > 0.5)
+    seen = 2.0 * weight * source.n / p**2 * size[i] * size[j]
+    strong = (seen > LIMITS.weakest * ridge) & (count > 0.5)  # the ridge of a network may be zero
     products = _zero_mean(population, 2.0 * bend**2 / p * (values[i] * values[j])[strong], count[strong] / p)
     return Commuting(population.ratios, squares, population.weights, grams).plus(products)
 
