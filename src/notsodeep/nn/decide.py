@@ -398,7 +398,7 @@ class _Wrapped:
             raise InvalidInputError(
                 f"the cell or the readout fails on states of shape (1, {own.width}) and rows of {rows.dtype}: {error}"
             ) from error
-        linear = (value - constant).double() - (self.effect @ other.double().T)[:, 0]
+        linear = (value - constant).double() - (self.effect.double() @ other.double().T)[:, 0]
         if not float(linear.abs().max()) <= 1e-3 * (1.0 + float(value.abs().max())):
             raise InvalidInputError("the readout is not affine in the states, as nn.Linear is: nothing can be proven")
         usual = 8.0 * own.width * torch.finfo(rows.dtype).eps
