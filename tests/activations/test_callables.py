@@ -209,6 +209,7 @@ def test_changes_are_seen_wherever_they_are(function, kinks):
     phi = from_callable(lambda x: function(x, state[0]), kinks=kinks)
     network = nsd.DEQ(phi, 0.1)
     model = nsd.nn.DEQ(network, in_features=3, width=8, out_features=2)
+    model.decide(np.ones((2, 3)))
     state[0] = 20.5
     for call in (
         lambda: hash(phi),

@@ -287,6 +287,7 @@ _SEARCHES: weakref.WeakKeyDictionary[Any, Searches] = weakref.WeakKeyDictionary(
 def proven_classes(model: Any, X: Any, tol: float | None = None) -> Decision:
     """Prove classes, or outputs to within ``tol``, of a network; rows that float32 leaves open are done in float64."""
     as_rows(X, features=model.in_features, least=0)
+    model._check_bounded()  # also of a function as an activation that has changed since the last call
     known = Searches.of(model)
     if not known.lipschitz < 1.0:
         raise ContractionError(
