@@ -112,7 +112,7 @@ def measure(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
     model = train(run, X, y)
     calibration, fresh = pool[: -run.fresh][: run.measured], pool[-run.fresh :]
     if run.library == "torchdeq":
-        _take_quickest(model, fresh[: BATCHES[-1]])
+        _take_quickest(model, fresh[: BATCHES[1]])
     answers, truth = _classes(model, fresh), labels[-run.fresh :]
     found: dict[str, Any] = {
         "accuracy": share(answers, truth),

@@ -58,7 +58,7 @@ def test_the_certificate_records_what_was_used(fast: Replacement) -> None:
     found = fast.certificate
     assert (found.disagreement, found.confidence, found.tolerance) == (0.03, 0.95, None)
     assert (found.distilled, found.chosen, found.measured) == (1700, 300, 2000)
-    assert found.score in ("margin", "softmax margin", "head")
+    assert found.score in ("margin", "softmax margin")
     assert 0.3 < found.coverage < 1.0
     assert found.seen / found.measured < 0.03 < found.student_disagreement
     for word in ("promised", "rests on", "student", "costs", "3.000%"):
@@ -430,7 +430,7 @@ def test_save_and_load(kind: str, fast: Replacement, tmp_path) -> None:
     if kind == "twin":
         twin = nsd.match_one_layer(nsd.DEQ("relu", sigma_a2=0.2))
         student, like = (nsd.nn.ENN(twin, P, 64, CLASSES, s, kernel="ntk", bias=True) for s in (0, 1))
-        fast = replaced(model, student=student)
+        fast = replaced(model, student=student, disagreement=0.5)  # so few steps do not bring it far
     fast.save(path)
     again = Replacement.load(path, model, like)
     assert again.certificate == fast.certificate

@@ -19,7 +19,7 @@ Step = Callable[[Tensor | None, Tensor], Tensor]
 """(state, drive) -> the next state, row by row; None stands for zero."""
 
 
-def find_cell_equilibrium(step: Step, drive: Tensor, options: SolverOptions) -> Equilibrium:
+def find_equilibrium(step: Step, drive: Tensor, options: SolverOptions) -> Equilibrium:
     """Solve u = step(u, drive) for every row of ``drive``, without derivatives."""
 
     def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
@@ -33,7 +33,7 @@ def find_cell_equilibrium(step: Step, drive: Tensor, options: SolverOptions) -> 
 @uncompiled
 def cell_equilibrium(step: Step, drive: Tensor, options: SolverOptions) -> Tensor:
     """Return the solution u of u = step(u, drive), with its first derivatives; warn where there is none."""
-    found = find_cell_equilibrium(step, drive.detach(), options)
+    found = find_equilibrium(step, drive.detach(), options)
     found.require(options)
     if not torch.is_grad_enabled():
         return found.value

@@ -209,19 +209,16 @@ class Proven:
         self.columns, self.spread = (model._drive_factor() * float(w) for w in (weights, layer.spread(model.input)))
         read = gamma(model.readout.shape[1] + model._state_size() // model.width + 64, unit)
         weights = read * float(model.readout.detach().double().norm(dim=1).max()) * model._read_factor()
-        sigmas = model._sigmas if self._sees_inputs else (1.0, 0.0, 0.0)
+        self.sees_inputs = model._dense.readout == "pre-activation"
+        sigmas = model._sigmas if self.sees_inputs else (1.0, 0.0, 0.0)
         constant = 0.0 if model.bias is None else read * float(model.bias.detach().abs().max())
         self.reads = weights * max(1.0, sigmas[0]) / self.scale, weights * sigmas[1], weights * sigmas[2] + constant
         self.effect = _effect(self.outputs, model.readout, model._state_size(), model.in_features)
 
-    @property
-    def _sees_inputs(self) -> bool:
-        return self.model._dense.readout == "pre-activation"
-
     def start(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x = x.to(self.model.input.dtype)
         drive = self.model._project(x)
-        seen = x if self._sees_inputs else x[:, :0]
+        seen = x if self.sees_inputs else x[:, :0]
         return self.model._step(None, drive), drive, seen
 
     def step(self, u: Tensor, drive: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from .._words import Kernel, Parametrisation
 from ..activations import Activation
 from ..errors import InvalidInputError
 from ..networks import DEQ as Specification
-from .cell import cell_equilibrium, find_cell_equilibrium
+from .cell import cell_equilibrium, find_equilibrium
 from .decide import Decision, norm_bound, proven_classes
-from .implicit import equilibrium, find_equilibrium
+from .implicit import equilibrium
 from .model import Factory, Gaussian, Model, check_input
 
 
@@ -152,10 +152,7 @@ class DEQ(Model):
         with torch.no_grad():
             drive = self._project(x)
             rows = drive.reshape(-1, drive.shape[-1])
-            if self._dense.plain:
-                found = find_equilibrium(self.recurrent, rows, self._layer, self._phi, self.solver)
-            else:
-                found = find_cell_equilibrium(self._step, rows, self.solver)
+            found = find_equilibrium(self._step, rows, self.solver)
         return replace(found, value=found.value / math.sqrt(self.width))
 
     def _project(self, x: Tensor) -> Tensor:

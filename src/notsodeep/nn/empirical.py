@@ -14,8 +14,8 @@ from .._arrays import like
 from .._maps import Gradients
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from .model import LIMITS, Model, in_batches
-from .tangents import Tangents, as_batch, check_mode, chosen, graphs
+from .model import LIMITS, Model, as_batch, in_batches
+from .tangents import Tangents, check_mode, chosen, graphs
 
 Outputs = Literal["mean", "trace", "full"]
 Method = Literal["auto", "jacobian", "products"]

@@ -16,23 +16,10 @@ from torch.autograd import Function
 from torch.overrides import handle_torch_function, has_torch_function
 
 from .._arguments import uncompiled
-from .._equilibrium import Equilibrium, SolverOptions, solve_equilibrium
+from .._equilibrium import SolverOptions, solve_equilibrium
 from .._maps import Product
 from ..activations import Activation
-
-
-def find_equilibrium(
-    recurrent: Tensor, drive: Tensor, layer: Product, phi: Activation, options: SolverOptions
-) -> Equilibrium:
-    """Solve u = phi(drive + gain u A') for every row of ``drive``, without derivatives."""
-
-    def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
-        inputs = drive[rows]
-        return lambda u: phi(layer.affine(inputs, u, recurrent))
-
-    with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
-        # one Picard step from zero needs no product with A
-        return solve_equilibrium(map_of(slice(None)), phi(drive), options, restrict=map_of)
+from .cell import find_equilibrium
 
 
 @uncompiled
@@ -51,7 +38,10 @@ class _NonlinearEquilibrium(Function):
 
     @staticmethod
     def forward(recurrent: Tensor, drive: Tensor, layer: Product, phi: Activation, options: SolverOptions) -> Tensor:
-        found = find_equilibrium(recurrent, drive, layer, phi, options)
+        def step(u: Tensor | None, inputs: Tensor) -> Tensor:
+            return phi(inputs if u is None else layer.affine(inputs, u, recurrent))
+
+        found = find_equilibrium(step, drive, options)
         found.require(options)
         return found.value
 

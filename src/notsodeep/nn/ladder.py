@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .._equilibrium import SolverOptions
 from ..errors import InvalidInputError
 from .model import LIMITS, median_times
-from .student import OWN, SCORES, Data, ReplaceOptions, Scored, train_head
+from .student import HEAD, MARGINS, OWN, Data, ReplaceOptions, Scored, train_head
 from .teacher import Agreement, Teacher, evaluating
 
 _LOOSER = (100.0, 10.0)  # times the tolerance of the model's own solver
@@ -77,24 +77,22 @@ def looser(model: Any, factor: float, agreement: Agreement) -> Called:
 def with_score(
     rung: nn.Module, train: Data, mixed: Data, choose: Data, options: ReplaceOptions, allowed: float, seed: int
 ) -> Scored:
-    """Return a rung with the score that covers most of the chosen rows at about the allowed disagreement."""
+    """Return a rung with its own score, a learned one for numbers, or for classes the margin that covers most rows."""
     if isinstance(rung, Called) and rung.scores:
         return Scored(rung, OWN, train).eval()
-    half = len(choose) // 2
-    found: dict[str, tuple[float, Scored]] = {}
-    for kind in SCORES if train.agreement.tolerance is None else SCORES[-1:]:
-        scored = Scored(rung, kind, train)
-        if kind == "head":
-            with torch.enable_grad():
-                train_head(scored, choose[:half], mixed, options, seed)
-        outputs, score = scores_of(scored.eval(), choose[half:].rows)
-        order = np.argsort(-score, kind="stable")
-        differing = np.cumsum(choose[half:].differs(outputs).cpu().numpy()[order])
-        # the mean over several levels: at one of them a few rows of this split would decide
-        coverage = float(np.mean([np.mean(differing <= level * allowed * len(order)) for level in (0.5, 1, 2, 4)]))
-        # the head is learned, and has to be better by more than chance
-        found[kind] = coverage - (len(order) ** -0.5 if kind == "head" else 0.0), scored
-    return max(found.values(), key=lambda pair: pair[0])[1]
+    if train.agreement.tolerance is not None:
+        scored = Scored(rung, HEAD, train)
+        with torch.enable_grad():
+            train_head(scored, choose, mixed, options, seed)
+        return scored.eval()
+
+    def coverage(scored: Scored) -> float:
+        """Return the rows covered at about the allowed disagreement: at one level few rows would decide."""
+        outputs, score = scores_of(scored, choose.rows)
+        differing = np.cumsum(choose.differs(outputs).cpu().numpy()[np.argsort(-score, kind="stable")])
+        return float(np.mean([np.mean(differing <= level * allowed * len(score)) for level in (0.5, 1, 2, 4)]))
+
+    return max((Scored(rung, kind, train).eval() for kind in MARGINS), key=coverage)
 
 
 def scores_of(scored: Scored, rows: Tensor) -> tuple[Tensor, np.ndarray]:

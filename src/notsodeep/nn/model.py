@@ -259,7 +259,14 @@ def set_readout(model: Model, features: Tensor, targets: Tensor, ridge: float) -
             model.bias.copy_(middle - readout @ centre)
 
 
-# ---- training data in, tensors out ---------------------------------------------------------------------------
+# ---- data in, tensors out ------------------------------------------------------------------------------------
+
+
+def as_batch(X: Any, name: str, like: Tensor) -> Tensor:
+    """Return rows or images, (n, ...), as the parameters have them: in their dtype and on their device."""
+    rows = as_numbers(X, name)
+    as_rows(rows.flatten(1) if rows.ndim > 1 else rows, name)  # refuses what is no data
+    return rows.detach().to(like.device, like.dtype)
 
 
 def as_pair(data: Any, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from .model import LIMITS, in_batches
 from .teacher import Agreement
 
 Ask = Callable[[Tensor], Tensor]
-*SCORES, OWN = LIMITS.scores  # those that are tried, and the one that a rung of the ladder brings along
+*MARGINS, HEAD, OWN = LIMITS.scores  # for classes; for numbers; the one that a rung of the ladder brings along
 
 
 @dataclass(frozen=True)
@@ -158,10 +158,9 @@ class Scored(nn.Module):
         self.student, self.kind = student, kind
         self.register_buffer("temperature", data.temperature)
         self.register_buffer("scale", data.scale)
-        self.standardise, self.head = None, None
-        if kind == "head":
+        if kind == HEAD:
             self.standardise = Standardise(data.rows)
-            size = len(self.standardise.mean) + data.answers[0].numel() + 1
+            size = len(self.standardise.mean) + data.answers[0].numel()
             like: dict[str, Any] = {"dtype": data.rows.dtype, "device": data.rows.device}
             self.head = nn.Sequential(nn.Linear(size, head_units, **like), nn.ReLU(), nn.Linear(head_units, 1, **like))
 
@@ -173,16 +172,10 @@ class Scored(nn.Module):
 
     def score(self, x: Tensor, outputs: Tensor) -> Tensor:
         """Return one number per row, the larger the surer."""
-        if self.kind == "margin":
-            return margin(outputs)
-        if self.kind == "softmax margin":
-            return margin(torch.softmax(outputs / self.temperature, 1))
-        assert self.head is not None
-        assert self.standardise is not None
-        flat = outputs.flatten(1) if outputs.ndim > 1 else outputs[:, None]
-        gap = margin(flat) if flat.shape[1] > 1 else flat[:, 0]
-        seen = torch.cat([self.standardise(x), flat / self.scale, gap[:, None] / self.scale], 1)
-        return self.head(seen)[:, 0]
+        if self.kind == HEAD:
+            flat = outputs.flatten(1) if outputs.ndim > 1 else outputs[:, None]
+            return self.head(torch.cat([self.standardise(x), flat / self.scale], 1))[:, 0]
+        return margin(outputs if self.kind == MARGINS[0] else torch.softmax(outputs / self.temperature, 1))
 
 
 def margin(outputs: Tensor) -> Tensor:
@@ -225,23 +218,19 @@ def distil(
 
 
 def train_head(scored: Scored, held: Data, mixed: Data, options: ReplaceOptions, seed: int) -> None:
-    """Teach the head which answers of the student are not the model's, on held rows and on mixtures of others."""
-    assert scored.head is not None
-    distance: Callable[..., Tensor]
+    """Teach the head minus the logarithm of the student's error, on held rows and on mixtures of others."""
+    assert held.agreement.tolerance is not None
     generator = torch.Generator().manual_seed(seed)
     mixed = mixed[: 2 * len(held)]
     pool = Data(torch.cat([held.rows, mixed.rows]), torch.cat([held.answers, mixed.answers]), held.agreement)
     outputs = in_batches(scored.student, pool.rows)
-    if held.agreement.tolerance is None:  # whether the student answers as the model does
-        target, distance = (~pool.differs(outputs)).to(outputs.dtype), nn.functional.binary_cross_entropy_with_logits
-    else:  # minus the logarithm of its error
-        error = (outputs - pool.answers).abs().reshape(len(outputs), -1).amax(1)
-        target, distance = -(error / held.agreement.tolerance).clamp_min(1e-6).log(), nn.functional.smooth_l1_loss
+    error = (outputs - pool.answers).abs().reshape(len(outputs), -1).amax(1)
+    target = -(error / held.agreement.tolerance).clamp_min(1e-6).log()
     optimiser = torch.optim.Adam(scored.head.parameters(), lr=options.lr, weight_decay=1e-4, fused=True)
     for step in range(LIMITS.head_steps):
         which = _draw(pool, 2 * options.batch_size, generator)
         found = scored.score(pool.rows[which], outputs[which])
-        _descend(optimiser, distance(found, target[which]), options.lr, step / LIMITS.head_steps)
+        _descend(optimiser, nn.functional.smooth_l1_loss(found, target[which]), options.lr, step / LIMITS.head_steps)
 
 
 def _unlikeness(outputs: Tensor, wanted: Tensor, data: Data) -> Tensor:

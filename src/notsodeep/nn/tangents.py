@@ -23,7 +23,6 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from .._arguments import shown
-from .._arrays import as_numbers, as_rows
 from .._maps import Gradients, Product
 from ..activations import Activation
 from ..errors import InvalidInputError, NotSoDeepError, warn
@@ -376,13 +375,6 @@ def graphs() -> Iterator[None]:
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------
-
-
-def as_batch(X: Any, name: str, like: Tensor) -> Tensor:
-    """Return rows or images, (n, ...), as the parameters have them: in their dtype and on their device."""
-    rows = as_numbers(X, name)
-    as_rows(rows.flatten(1) if rows.ndim > 1 else rows, name)  # refuses what is no data
-    return rows.detach().to(like.device, like.dtype)
 
 
 def _are_names(given: Any) -> bool:

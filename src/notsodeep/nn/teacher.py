@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import shown
-from .._arrays import as_numbers, as_rows, bad_row
+from .._arrays import as_numbers, bad_row
 from ..errors import InvalidInputError, NotSoDeepError, warn
-from .model import LIMITS
+from .model import LIMITS, as_batch
 
 # ---- answers ---------------------------------------------------------------------------------------------------
 
@@ -143,10 +143,8 @@ class Teacher:
 def read_rows(X: Any, name: str, generator: torch.Generator, like: Tensor | None) -> Tensor:
     """Return rows in the type and on the device of the model's weights; of an iterable of batches a sample."""
     rows = sampled(X, name, LIMITS.most_rows, generator) if is_stream(X) else as_numbers(X, name)
-    as_rows(rows.flatten(1) if rows.ndim > 1 else rows, name)  # refuses what is no data
-    if like is None or not like.is_floating_point():
-        return rows.detach().to(torch.float32)
-    return rows.detach().to(like.device, like.dtype)
+    single = torch.empty(0, device=rows.device, dtype=torch.float32)
+    return as_batch(rows, name, single if like is None or not like.is_floating_point() else like)
 
 
 def is_stream(X: Any) -> bool:
