@@ -140,6 +140,11 @@ def whole_seed(seed: Any, name: str = "seed") -> int:
     return int(_plain(name, seed, (KINDS[int],), InvalidInputError))
 
 
+def flag(name: str, value: Any) -> bool:
+    """Return True or False, or refuse anything else."""
+    return bool(_plain(name, value, (KINDS[bool],), InvalidInputError))
+
+
 def not_negative(name: str, value: Any) -> float:
     """Return a finite number that is zero or more, or refuse it."""
     if not _is_finite(value) or value < 0:

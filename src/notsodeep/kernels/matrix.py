@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arguments import checked, isolated_settings, isolation
+from .._arguments import checked, flag, isolated_settings, isolation
 from .._arrays import as_rows, bad_row, check_target, like, same_columns, squared_norms
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import KERNELS, Convolutional, Kernel, Network
@@ -71,7 +71,6 @@ def ck(
     return _one_kernel(network, X, Y, "ck", check=check, out=out, progress=progress)
 
 
-@checked
 def ntk(
     network: Network | Convolutional,
     X: Any,
@@ -107,7 +106,7 @@ def ntk(
            [0.159155, 1.      ]])
     """
     options: Any = {"learning_rates": learning_rates, "check": check, "out": out, "progress": progress}
-    return _one_kernel(network, X, Y, "ntk" if train_input else "ntk_frozen", **options)
+    return _one_kernel(network, X, Y, "ntk" if flag("train_input", train_input) else "ntk_frozen", **options)
 
 
 def _one_kernel(network: Any, X: Any, Y: Any, kernel: Kernel, *, out: Any, **options: Any) -> Any:
