@@ -95,12 +95,19 @@ def skip_routing(app, what, name, obj, skip, options):
     return True if re.fullmatch(r"set_\w+_request|get_metadata_routing", name) else None
 
 
+# an accent with a subscript, which the converter would set below the letter
+ACCENTED = re.compile(
+    r"<munderover>\s*(<mi[^>]*>[^<]*</mi>)((?:(?!munderover).)*?)(<mo stretchy=\"false\">[ˉˆ˙˜]</mo>)\s*</munderover>",
+    re.DOTALL,
+)
+
+
 def mathml(tex: str, block: bool) -> str:
     """LaTeX as MathML, by the converter of docutils; a MathError says what it cannot set."""
     if re.search(r"\\t?frac\s*[^{\s]", tex):  # \frac12 would be drawn as 12 over whatever follows
         raise MathError("write \\frac{1}{2} with braces")
     plain = re.sub(r"\\rm\s+(\w+)", r"\\mathrm{\1}", tex).replace("\\dots", "\\ldots").replace("\\texttt", "\\mathrm")
-    return tex2mathml(plain.strip(), as_block=block)
+    return ACCENTED.sub(r'<msub><mover accent="true">\1\3</mover>\2</msub>', tex2mathml(plain.strip(), as_block=block))
 
 
 def set_math(self, node, block: bool, frame: str) -> None:

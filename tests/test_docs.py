@@ -266,3 +266,10 @@ def test_a_long_table_is_folded():
     assert folded.count("row ") == 30
     assert "All 30 rows" in folded
     assert "<details>" not in pages.table(["name", "number"], rows[:5])
+
+
+@pytest.mark.parametrize("tex", [r"\bar k_{ab}", r"\hat Q_{-i}", r"\bar\Delta_a^2"])
+def test_the_subscript_of_an_accented_letter_stands_beside_it(tex):
+    made = conf().mathml(tex, block=False)
+    assert 'accent="true"' in made
+    assert "munder" not in made
