@@ -354,7 +354,7 @@ def _settings(points: Document) -> Figure:
 
 
 def _convergence(points: Document) -> Figure:
-    figure, ax = panels((6.4, 4.2), "The prediction is right in the limit")
+    figure, ax = panels((6.4, 4.2), "How far measured errors are from the prediction")
     for name, colour in zip(("relu", "tanh"), _COLOURS, strict=True):
         rows = [v for key, v in points.items() if key.startswith(f"converge_{name}")]
         if len(rows) < 2:  # a run that was stopped
@@ -398,9 +398,9 @@ def _draw_map(points: Document) -> Figure:
     grids = {name: 100.0 * np.array(grid) for name, grid in numbers["accuracy"].items()}
     shown = {
         "ReLU DEQ: accuracy (%)": grids["DEQ"],
-        "DEQ less twin (points)": grids["DEQ"] - grids["twin"],
-        "DEQ less plain network (points)": grids["DEQ"] - grids["plain"],
-        "ReLU DEQ less tanh DEQ (points)": grids["DEQ"] - grids["tanh"],
+        "DEQ minus twin (points)": grids["DEQ"] - grids["twin"],
+        "DEQ minus plain network (points)": grids["DEQ"] - grids["plain"],
+        "ReLU DEQ minus tanh DEQ (points)": grids["DEQ"] - grids["tanh"],
     }
     figure, axes = panels((14.0, 3.9), "Where the networks differ, before training", 1, 4)
     for ax, (title, grid) in zip(axes, shown.items(), strict=True):

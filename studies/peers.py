@@ -244,7 +244,7 @@ def draw(document: Document) -> dict[str, Figure]:
     """Scores as differences to the best tuned RBF machine of each table."""
     table = means(document)
     near = sum(behind(row) <= 1.0 for row in table.values())
-    says = f"as it comes, the DEQ machine is at most one point behind the best tuned RBF machine on {near} of "
+    says = f"without tuning, the DEQ machine is at most one point behind the best tuned RBF machine on {near} of "
     figure, ax = panels((9.0, 1.6 + 0.36 * len(table)), says + f"{len(table)} tables")
     looks: dict[str, tuple[str, str]] = {
         LINEAR: ("x", "0.6"),

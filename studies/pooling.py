@@ -186,7 +186,7 @@ def draw(document: Document) -> dict[str, Figure]:
 def _picture(shift: tuple[int, int], box: int) -> Figure:
     """Two digits, the positions that a shift pairs, and the weights of all shifts of a box."""
     x, y = load("digits").X_train[[3, 13]].reshape(2, 8, 8)
-    figure, axes = panels((9.0, 3.4), "a shift pairs the positions p of x with p + d of y", 1, 3)
+    figure, axes = panels((9.0, 3.9), "a shift d pairs position p of x with position p + d of y", 1, 3)
     down, across = shift
     for ax, image, corner, name in ((axes[0], x, (0, 0), "x"), (axes[1], y, shift, "y")):
         ax.imshow(image, cmap="Greys")

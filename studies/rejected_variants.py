@@ -133,7 +133,7 @@ def draw(document: Document) -> dict[str, Figure]:
         mixture = point["settings"]["mixture_name"]
         for name in [name for name in curves if "," not in name]:
             suffix = name if key == "relu" else f"{mixture}_{name}"
-            title = f"{word(name)}, {word(mixture)}: printed formulas, and their slopes"
+            title = f"{word(name)}, {word(mixture)}:\nerrors of the formulas as printed, with their slopes"
             drawn[suffix] = _variants(title, [c for label, c in curves.items() if label.split(",")[0] == name])
     return drawn
 

@@ -18,7 +18,7 @@ from notsodeep.errors import ConvergenceError
 
 from ._readouts import Candidate, loader, rate, score
 from ._runner import Document, Point, Setup, Study
-from ._style import COLOURS, panels
+from ._style import COLOURS, panels, ticks_at, word
 from .kernels import one_leaky_layer
 
 Array = np.ndarray[Any, Any]
@@ -155,16 +155,21 @@ def draw(document: Document) -> dict[str, Figure]:
         elif kind == "data":
             colour = COLOURS["DEQ" if rest[0] == "generated" else "twin"]
             for kernel, mark in (("ck", "o"), ("ntk", "s")):
-                axes[1].loglog(point["settings"]["p"], point["numbers"][kernel], mark, color=colour)
+                label = f"{word(kernel)}, {rest[0]} data"
+                axes[1].loglog(point["settings"]["p"], point["numbers"][kernel], mark, color=colour, label=label)
     rows = [(p["settings"]["width"], p["numbers"]) for k, p in document["points"].items() if k.startswith("figure 3")]
     for name in rows[0][1] if rows else ():
         means = [100 * np.mean(numbers[name]) for _, numbers in rows]
         axes[2].semilogx([width for width, _ in rows], means, "o-", label=name)
     axes[0].set(xlabel="networks in the mean", ylabel="distance from the exact CK", title="weights (ReLU)")
-    axes[1].set(xlabel="p", ylabel="error of the equivalent", title="generated (blue), Gaussian; CK o, NTK s")
+    axes[1].set(xlabel="p", ylabel="error of the equivalent", title="data that are no mixture")
     axes[2].set(xlabel="width", ylabel="test accuracy, %", title="preprint, Figure 3 (digits)")
-    axes[0].legend(fontsize=7)
-    axes[2].legend(fontsize=7)
+    shown = dict(zip(*reversed(axes[1].get_legend_handles_labels()), strict=True))
+    axes[1].legend(shown.values(), shown, fontsize=7)
+    ticks_at(axes[1], sorted({p["settings"]["p"] for k, p in document["points"].items() if k.startswith("data/")}))
+    ticks_at(axes[2], [width for width, _ in rows])
+    for ax in (axes[0], axes[2]):
+        ax.legend(fontsize=7)
     return {"": figure}
 
 
