@@ -97,7 +97,8 @@ def skip_routing(app, what, name, obj, skip, options):
 
 # an accent with a subscript, which the converter would set below the letter
 ACCENTED = re.compile(
-    r"<munderover>\s*(<mi[^>]*>[^<]*</mi>)((?:(?!munderover).)*?)(<mo stretchy=\"false\">[ˉˆ˙˜]</mo>)\s*</munderover>",
+    r"<munderover>\s*(<mi[^>]*>[^<]*</mi>)((?:(?!munderover).)*?)"
+    r"(<mo stretchy=\"false\">[\u02c9\u02c6\u02d9\u02dc]</mo>)\s*</munderover>",
     re.DOTALL,
 )
 
