@@ -228,7 +228,7 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         Whether to centre the targets by their weighted mean, which is added to predictions.
     features : "auto", "diagonal", "full" or None
         Whether the machine learns which columns, or which directions, matter: it is fitted, its rows are multiplied by
-        the root of M, the mean outer product of its gradients, and it is fitted again, in at most four rounds.
+        the root of M, the mean outer product of its gradients, and it is fitted again, in at most eight rounds.
         ``"auto"`` takes the kind and the rounds with the least error on rows that M did not see, if it is lower by more
         than a standard error than without. A fit takes two to eleven times as long on most tables.
     solver : "auto", "cholesky" or nsd.solve.CG
