@@ -1,6 +1,6 @@
 """Kernels of convolutional DEQs: time of 4.8e7 pairs of images on a GPU, and the error against double precision.
 
-    NOTSODEEP_DATA=... python -m benchmarks.convolution --device cuda --json results/convolution_h200.json
+    NOTSODEEP_DATA=... python -m benchmarks.convolution --device cuda
     python -m benchmarks.convolution            # small, on the CPU
 
 Each row is one setting of sigma_a2: the time of a matrix of training images and of one against test images, for the CK

@@ -1,6 +1,6 @@
 """The exact NTK on real and on random rows, in units of the Gram product X X' of the same rows, in one run.
 
-    NOTSODEEP_DATA=... python -m benchmarks.kernel_data --json results/speed_data_cpu.json
+    NOTSODEEP_DATA=... python -m benchmarks.kernel_data --json FILE
     NOTSODEEP_DATA=... python -m benchmarks.kernel_data --device cuda --sizes 16384 60000 --json ...
 
 First call: all caches are empty; later calls find the table again. Unequal: random rows of norms from 0.02 to 2.

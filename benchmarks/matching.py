@@ -74,7 +74,7 @@ def main() -> None:
         for family in ("auto", *(("hard_tanh", "skip") if name in ODD else ()))
     ]
     document = {
-        "command": "python -m benchmarks.matching > results/matching.json",
+        "command": "python -m benchmarks.matching",
         "settings": vars(arguments),
         "matches": rows,
     }

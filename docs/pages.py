@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import notsodeep
+from studies import peers, training
+from studies._measure import standard_error
 from studies._style import word
 
 __all__ = ["api", "by_task", "filled", "for_sphinx", "reference", "table"]
@@ -47,7 +49,14 @@ class Story:
 
 def filled(text: str) -> str:
     """A page whose tables are those that results/ and the package have now."""
-    made = {"evidence": lambda: evidence(HERE.parent / "results"), "api": api}
+    results = HERE.parent / "results"
+    made = {
+        "evidence": lambda: evidence(results),
+        "api": api,
+        "training": lambda: trained(results),
+        "peers": lambda: scores(results),
+        "losses": lambda: losses(results),
+    }
     return re.sub(
         r"(<!-- table: (\w+) -->\n\n).*?(<!-- end of table -->)",
         lambda found: f"{found[1]}{made[found[2]]().strip()}\n\n{found[3]}",
@@ -196,9 +205,47 @@ def _form(name: str) -> str:
     return f"{word(kernel)}{comma}{change}"
 
 
+def _document(results: Path, study: str) -> Any:
+    return json.loads((results / study / "full.json").read_text())
+
+
+def trained(results: Path) -> str:
+    """Test accuracies of networks whose weights all train."""
+    found = training.accuracies(_document(results, "training"))
+    rows = [
+        [word(data), f"{width:,}", word(optimiser), *(_percent(row[name]["accuracy"]) for name in training.NETWORKS)]
+        for (data, optimiser, width), row in found.items()
+    ]
+    return table(["data", "width", "optimiser", *training.NETWORKS], rows, fold=False)
+
+
+def _percent(shares: Sequence[float]) -> str:
+    return f"{100 * _mean(shares):.1f} ± {100 * standard_error(shares):.1f}"
+
+
+def scores(results: Path) -> str:
+    """Scores of machines by table, what the DEQ lacks to the best RBF machine, and mean ranks."""
+    document = _document(results, "peers")
+    means, ranks = peers.means(document), peers.ranks(document)
+    rows = [
+        [name, *(f"{row[m]:.1f}" if m in row else "" for m in peers.MACHINES), f"{peers.behind(row):+.1f}"]
+        for name, row in means.items()
+    ]
+    rows.append(["**mean rank**", *(f"**{ranks[m]:.2f}**" if m in ranks else "" for m in peers.MACHINES), ""])
+    return table(["data", *peers.MACHINES, "best RBF − DEQ"], rows, fold=False)
+
+
+def losses(results: Path) -> str:
+    """Log-losses of the machines that have probabilities."""
+    found = peers.means(_document(results, "peers"), "losses")
+    machines = [name for name in peers.MACHINES if all(name in row for row in found.values())]
+    rows = [[data, *(f"{row[name]:.3f}" for name in machines)] for data, row in found.items()]
+    return table(["data", *machines], rows, fold=False)
+
+
 def evidence(results: Path) -> str:
     """The rejected forms of the equivalents beside the kept ones."""
-    document = json.loads((results / "rejected_variants" / "full.json").read_text())
+    document = _document(results, "rejected_variants")
     text = f"Made by `{document['command']}`.\n\n"
     for point in document["points"].values():
         shown = _curves(point["numbers"], r"squared|diagonal|kernel \||preprint \|")

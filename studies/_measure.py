@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse.linalg
+import torch
 from torch import Tensor
 
 import notsodeep as nsd
@@ -32,6 +33,12 @@ def spectral_norm(matrix: np.ndarray) -> float:
     # the error of an eigenvalue is quadratic in this tolerance
     found = scipy.sparse.linalg.eigsh(matrix, k=1, which="LM", v0=start, tol=1e-5, return_eigenvectors=False)
     return float(abs(found[0]))
+
+
+def in_batches(function: Callable[[Tensor], Tensor], X: Tensor, size: int = 1024) -> Tensor:
+    """Apply a function to rows, some at a time, without gradients."""
+    with torch.no_grad():
+        return torch.cat([function(rows) for rows in X.split(size)])
 
 
 def share(guesses: Tensor, others: Tensor) -> float:

@@ -26,8 +26,6 @@ LOOKS: dict[str, dict[str, Any]] = {
     "one layer": {"color": COLOURS["twin"], "marker": "s"},
     "one layer, orthogonal": {"color": COLOURS["twin"], "marker": "D", "linestyle": "--", "markerfacecolor": "none"},
     "papers' twin": {"color": "#8a63b8", "marker": "v", "linestyle": ":"},
-    "plain, best scale": {"color": COLOURS["plain"], "marker": "^", "linestyle": ":"},
-    "another DEQ": {"color": "0.55", "marker": "", "linestyle": "--"},
 }
 """Lines of networks."""
 
@@ -49,7 +47,6 @@ _WORDS = {
     "mnist_unit": "MNIST, rows of norm one",
     "fashion_mnist": "Fashion-MNIST",
     "cifar10_vgg": "CIFAR-10 features",
-    "cifar10_vgg_noisy": "CIFAR-10 features with noise",
     "digits": "digits",
     "digits_unit": "digits, rows of norm one",
     "relu": "ReLU",

@@ -1,7 +1,7 @@
-"""Learning predicted before training, held against exact kernels and against real networks (theory section 15).
+"""Learning predicted before training, held against exact kernels (theory section 15).
 
-Fifty settings are drawn by seed and none is left out. Further points show how the deviation falls with p, curves over
-n, ridge and time, finite networks trained by gradient descent, and where DEQ, twin and plain network differ.
+Settings are drawn by seed and none is left out. Further points show how the deviation falls with p, curves over n,
+ridge and time, and where DEQ, twin and plain network differ.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import notsodeep as nsd
 
-from ._learners import Learner
 from ._measure import kernel_of, standard_error
 from ._runner import Document, Point, Setup, Study
 from ._style import COLOURS, QUANTITIES, SCHEDULES, panels, ticks_at, word
@@ -220,39 +218,6 @@ def _decaying(settings: Settings) -> nsd.GaussianMixture:
     return nsd.GaussianMixture(means, [spectrum, 0.7 * spectrum + 0.3 * g.permutation(spectrum), 1.1 * spectrum])
 
 
-def _train(settings: Settings) -> dict[str, Any]:
-    """A finite DEQ, all weights by gradient descent from the function it starts with, and the predicted flow."""
-    mixture = nsd.GaussianMixture.two_class(settings["p"], mu=3.0, cov=6.0)
-    spec, times, rate = nsd.DEQ(settings["activation"], 0.2), settings["times"], settings["rate"]
-    found = nsd.predict_learning(spec, mixture, settings["n"], "ntk", times=np.array(times))
-    runs = [_descend(spec, mixture, settings["n"], settings["width"], times, rate, k) for k in range(settings["draws"])]
-    return {
-        "predicted": {"accuracy": found.accuracy.tolist(), "mse": found.mse.tolist()},
-        "measured": {
-            kind: [_summary([run[k][j] for run in runs]) for k in range(len(times))]
-            for j, kind in enumerate(("accuracy", "mse"))
-        },
-    }
-
-
-def _descend(
-    spec: nsd.DEQ, mixture: nsd.GaussianMixture, n: int, width: int, times: list[float], rate: float, seed: int
-) -> list[tuple[float, float]]:
-    g = np.random.default_rng([18, seed])
-    (X, y), (new, labels) = mixture.sample(n, g), mixture.sample(_TESTS, g)
-    rows, tests = (torch.from_numpy(part).float() for part in (X, new))
-    targets = 2.0 * torch.eye(mixture.classes) - 1.0
-    model = nsd.nn.DEQ(spec, mixture.p, width, mixture.classes, seed=seed)
-    learner, out, done = Learner(model, rows, targets[y], tests, rate * n), [], 0  # it takes means, here is a sum
-    for time in times:
-        steps = round(time / rate)
-        learner.descend([torch.arange(n)] * (steps - done))
-        done, scores = steps, learner.outputs()
-        right = (scores.argmax(1).numpy() == labels).mean()
-        out.append((float(right), float(((scores - targets[labels]) ** 2).mean())))
-    return out
-
-
 def _map(settings: Settings) -> dict[str, Any]:
     """Predicted accuracies over distance of the means and difference of the traces, data of mean squared norm one."""
     deq = nsd.DEQ("relu", 0.2)
@@ -278,9 +243,9 @@ def _unit_two_class(p: int, mu: float, cov: float) -> nsd.GaussianMixture:
 
 
 def points(setup: Setup) -> list[Point]:
-    """Ten settings, small sizes and no training if quick; otherwise all fifty, and the rest."""
+    """Ten settings and small sizes if quick; otherwise twenty-five, and the rest."""
     quick = setup.quick
-    settings = [random_setting(k, *((100, 160) if quick else (200, 600))) for k in range(10 if quick else 50)]
+    settings = [random_setting(k, *((100, 160) if quick else (200, 600))) for k in range(10 if quick else 25)]
     found = [_point(f"setting_{s['seed']:02d}", {**s, **({"draws": 2} if quick else {})}, _compare) for s in settings]
     p, n, draws = (100, 150, 2) if quick else (400, 600, 4)
     axes = {
@@ -297,9 +262,6 @@ def points(setup: Setup) -> list[Point]:
         decay = {"activation": "relu" if shape == "power" else "silu", "spectrum": shape, "rate": rate, "p": p, "n": n}
         found.append(_point(f"decay_{shape}_{rate}", {**decay, "draws": 2 if quick else 8}, _decay))
     found.append(_point("map", {"p": 400, "n": 600, "size": 4 if quick else 13}, _map))
-    if not quick:
-        trained = {"p": 200, "n": 150, "width": 1024, "times": [0.1, 0.3, 1.0], "rate": 0.01, "draws": 2}
-        found += [_point(f"trained_{name}", {"activation": name, **trained}, _train) for name in ("relu", "tanh")]
     sizes = (50, 100, 200) if quick else (100, 200, 400, 800, 2000)
     for name in ("relu", "tanh"):
         found += [
@@ -415,7 +377,7 @@ def _draw_map(points: Document) -> Figure:
 STUDY = Study(
     shows="learning predicted before training, against exact kernels",
     quick="30 s",
-    full="30 min",
+    full="10 min",
     points=points,
     draw=draw,
 )

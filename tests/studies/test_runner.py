@@ -145,7 +145,7 @@ def test_the_command_lists_and_runs_the_studies(tmp_path, capsys, monkeypatch):
 
 def test_a_study_without_its_data_says_so(tmp_path, capsys):
     with pytest.raises(SystemExit):
-        command.main(["one_layer_accuracy", "--output", str(tmp_path), "--data", str(tmp_path / "nowhere")])
+        command.main(["accuracy", "--output", str(tmp_path), "--data", str(tmp_path / "nowhere")])
     assert "there is no folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(SystemExit):
