@@ -228,7 +228,11 @@ def scores(results: Path) -> str:
     document = _document(results, "peers")
     means, ranks = peers.means(document), peers.ranks(document)
     rows = [
-        [name, *(f"{row[m]:.1f}" if m in row else "" for m in peers.MACHINES), f"{peers.behind(row):+.1f}"]
+        [
+            name,
+            *(f"{row[m]:.1f}" if m in row else "" for m in peers.MACHINES),
+            f"{round(peers.behind(row), 1) + 0.0:+.1f}",
+        ]
         for name, row in means.items()
     ]
     rows.append(["**mean rank**", *(f"**{ranks[m]:.2f}**" if m in ranks else "" for m in peers.MACHINES), ""])

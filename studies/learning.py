@@ -198,6 +198,26 @@ def _along(network: Any, mixture: nsd.GaussianMixture, settings: Settings) -> di
     return {kind: np.concatenate([part[kind] for part in parts], axis=1).tolist() for kind in ("accuracy", "mse")}
 
 
+def _decay(settings: Settings) -> dict[str, Any]:
+    """A spectrum that decays: predicted with products x_i x_j as features, and measured with exact kernels."""
+    network, mixture, n = nsd.DEQ(settings["activation"], 0.2), _decaying(settings), settings["n"]
+    found = _quietly(network, mixture, n, "ntk", ridge=0.01)
+    measured = measure_learning(network, mixture, n, "ntk", "ridge", [0.01], settings["draws"], 19)
+    summary = _summary([row[0] for row in measured["accuracy"]])
+    return {"products": found.accuracy, "strength": found.concentration.strength, "measured": summary}
+
+
+def _decaying(settings: Settings) -> nsd.GaussianMixture:
+    """Three classes with the eigenvalues i^(-s), exp(-s i) + 0.1, or s isolated ones; the second class has its own."""
+    g, p, s = np.random.default_rng(20), settings["p"], settings["rate"]
+    at = np.arange(1, p + 1.0)
+    shapes = {"power": at**-s, "exponential": np.exp(-s * at) + 0.1, "spikes": np.where(at <= s, 40.0 / at, 1.0)}
+    spectrum = shapes[settings["spectrum"]]
+    spectrum = spectrum * (p / spectrum.sum())
+    means = g.standard_normal((3, p)) * 2.0 / math.sqrt(p) * np.sqrt(spectrum)
+    return nsd.GaussianMixture(means, [spectrum, 0.7 * spectrum + 0.3 * g.permutation(spectrum), 1.1 * spectrum])
+
+
 def _map(settings: Settings) -> dict[str, Any]:
     """Predicted accuracies over distance of the means and difference of the traces, data of mean squared norm one."""
     deq = nsd.DEQ("relu", 0.2)
@@ -237,6 +257,10 @@ def points(setup: Setup) -> list[Point]:
         _point(f"curve_{axis}", {"axis": axis, "values": v, "p": p, "n": n, "draws": draws}, _curve)
         for axis, v in axes.items()
     ]
+    shapes = [("power", 0.5), ("power", 0.9), ("power", 1.2), ("power", 1.5), ("exponential", 0.03), ("spikes", 5)]
+    for shape, rate in shapes[: 1 if quick else None]:
+        decay = {"activation": "relu" if shape == "power" else "silu", "spectrum": shape, "rate": rate, "p": p, "n": n}
+        found.append(_point(f"decay_{shape}_{rate}", {**decay, "draws": 2 if quick else 8}, _decay))
     found.append(_point("map", {"p": 400, "n": 600, "size": 4 if quick else 13}, _map))
     sizes = (50, 100, 200) if quick else (100, 200, 400, 800)
     for name in ("relu", "tanh"):
