@@ -236,7 +236,7 @@ def scores(results: Path) -> str:
         for name, row in means.items()
     ]
     rows.append(["**mean rank**", *(f"**{ranks[m]:.2f}**" if m in ranks else "" for m in peers.MACHINES), ""])
-    return table(["data", *peers.MACHINES, "best RBF − DEQ"], rows, fold=False)
+    return table(["data", *peers.MACHINES, "best RBF - DEQ"], rows, fold=False)
 
 
 def losses(results: Path) -> str:
