@@ -33,9 +33,7 @@ def atomic(path: Path) -> Iterator[Path]:
     target = Path(os.path.realpath(path))  # a symbolic link stays, and what it points to is replaced
     if target.exists() and not target.is_file():
         raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
-    own = f"{_machine():06x}{os.getpid() & 0xFFFFFF:06x}{next(_COUNT) & 0xFFFF:04x}"
-    part = target.with_name(f".{target.name[:50]}.{own}.part")  # the longest names have 255 bytes
-    _sweep(target)
+    part = part_of(target)
     try:
         part.touch(exist_ok=False)
         yield part
@@ -50,6 +48,13 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 _COUNT = itertools.count(secrets.randbelow(1 << 16))
+
+
+def part_of(target: Path) -> Path:
+    """Return a hidden name beside a file or folder that no other writer has, and remove what dead ones left."""
+    _sweep(target)
+    own = f"{_machine():06x}{os.getpid() & 0xFFFFFF:06x}{next(_COUNT) & 0xFFFF:04x}"
+    return target.with_name(f".{target.name[:50]}.{own}.part")  # the longest names have 255 bytes
 
 
 def _machine() -> int:

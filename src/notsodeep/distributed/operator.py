@@ -26,6 +26,7 @@ from distributed import Client, Future, KilledWorker
 
 from .._arguments import checked
 from .._arrays import as_rows
+from .._files import part_of
 from .._words import Kernel
 from ..errors import ClusterError, InvalidInputError, MissingExtraError
 from ..solve import NetworkKernel
@@ -198,14 +199,22 @@ def kernel_to_zarr(
     except ImportError:
         raise MissingExtraError("zarr", "dask") from None
     target = Path(path).absolute()
+    _check_free(target)
+    part = part_of(target)  # of its own: another writer of this matrix may be at work
+    array = kernel_array(client, NetworkKernel(network, kernel), as_rows(X).to("cpu", torch.float64))
+    try:
+        result_of(client, client.compute(dask.array.to_zarr(array.astype(dtype), str(part), compute=False)))
+        _check_free(target)  # another writer may have been quicker
+        part.rename(target)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return zarr.open_array(str(target), mode="r")
+
+
+def _check_free(target: Path) -> None:
     if target.exists():
         raise InvalidInputError(f"{target} exists; remove it, or choose another path")
-    part = target.with_name(f".{target.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # what a stopped run left
-    array = kernel_array(client, NetworkKernel(network, kernel), as_rows(X).to("cpu", torch.float64))
-    result_of(client, client.compute(dask.array.to_zarr(array.astype(dtype), str(part), compute=False)))
-    part.rename(target)
-    return zarr.open_array(str(target), mode="r")
 
 
 def kernel_array(client: Any, kernel: NetworkKernel, X: Tensor) -> Any:

@@ -207,7 +207,7 @@ def read_file(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors, all finite, and the document, of this kind and schema, of a file as it was written."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with open(path, "rb"), safe_open(path, framework="pt") as file:  # Python says why a file cannot be opened
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except OSError as error:
