@@ -75,6 +75,8 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
     T, t = torch.from_numpy(rows), torch.from_numpy(rows[:, :1].copy())
     K = torch.from_numpy(nsd.ck(relu, rows)) + 0.1 * torch.eye(12)
 
+    nn_linear = torch.nn.Linear(4, 2)
+
     def net() -> Any:
         return nn.ENN(enn, 4, 8, 2, seed=0)
 
@@ -168,6 +170,9 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "nn.ReplaceOptions": (nn.ReplaceOptions, dict),
         "nn.fit_readout": (nsd.nn.fit_readout, lambda: {"model": net(), "data": data()}),
         "nn.DEQ": (nn.DEQ, lambda: {"spec": deq, "in_features": 4, "width": 8, "out_features": 2}),
+        "nn.DEQ.decide": (deep().decide, lambda: {"X": rows}),
+        "nn.DEQ.bounded": (deep().bounded, lambda: {"X": rows, "tol": 0.1}),
+        "nn.Contraction": (_decides, lambda: {"cell": lambda z, x: 0.1 * z + x, "readout": nn_linear, "X": T.float()}),
         "nn.ENN": (nn.ENN, lambda: {"network": enn, "in_features": 4, "width": 8, "out_features": 2}),
         "nn.save": (nn.save, lambda: {"model": net(), "path": file("saved")}),
         "nn.load": (nn.load, lambda: {"path": file("network.safetensors")}),
@@ -244,6 +249,10 @@ def _fits(kind: Any, X: Any, y: Any) -> Callable[..., Any]:
 
 def _covariance(X: Any) -> Callable[..., Any]:
     return _like(lambda **given: nsd.DEQKernel(**given)(X, eval_gradient=True), nsd.DEQKernel)
+
+
+def _decides(cell: Any, readout: Any, X: Any, lipschitz: Any = 0.2, width: Any = 4, rounding: Any = None) -> Any:
+    return nsd.nn.Contraction(cell, readout, lipschitz, width, rounding).decide(X)
 
 
 def _drawn(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -54,7 +54,25 @@ class Outcome:
 
 def kernels(rng: np.random.Generator) -> Outcome:
     """Kernel matrices of one network on one data set; an input is a pair of points."""
-    network, X = a_network(rng), rows(rng)
+    return _kernels(rng, a_network(rng))
+
+
+def cells(rng: np.random.Generator) -> Outcome:
+    """The same of networks with cells of several layers, or normalised pre-activations."""
+    from fuzz.modules import a_cell
+
+    return _kernels(rng, a_cell(rng))
+
+
+def modules(rng: np.random.Generator) -> Outcome:
+    """Proofs, models that work in place and functions with state; an input is a row, or a pair of rows."""
+    from fuzz import modules
+
+    return Outcome([modules.proofs, modules.in_place, modules.state][int(rng.integers(3))](rng))
+
+
+def _kernels(rng: np.random.Generator, network: Any) -> Outcome:
+    X = rows(rng)
     kinds = [k for k in KERNELS if k == "ck" or all(phi.continuous for phi in network.activations)]
     n = len(X)
     found, seconds, megabytes = _measured(lambda: kernels_of(network, X, kernels=kinds, check=False))
@@ -174,16 +192,14 @@ def _oracle_pair(rng: np.random.Generator, network: Any, X: Array, K: Array) -> 
     x, y = X[i].astype(np.float64), X[j].astype(np.float64)
     s = np.array([x @ x, y @ y, x @ y])
     if isinstance(network, nsd.DEQ):  # the equation itself: Lambda = sigma_a2 K + drive, K = E[phi phi] at Lambda
-        moved = network.sigma_b2 * s + network.sigma_c2
-        levels = [(network.activation, float(network.sigma_a2) * np.array([K[i, i], K[j, j], K[i, j]]) + moved)]
-    else:
-        levels = []
-        for phi in network.activations:
-            levels.append((phi, s))
-            if not _resolved(phi, s):
-                return 0
-            s = np.array([expected(phi, a, b, c) for a, b, c in ((s[0], s[0], s[0]), (s[1], s[1], s[1]), s)])
-    phi, s = levels[-1]
+        s = network.sigma_a2 * np.array([K[i, i], K[j, j], K[i, j]]) + network.sigma_b2 * s + network.sigma_c2
+        if network.normalise:
+            s = np.array([1.0, 1.0, s[2] / math.sqrt(s[0] * s[1])])
+    *inner, phi = network.activations
+    for one in inner:
+        if not _resolved(one, s):
+            return 0
+        s = np.array([expected(one, a, b, c) for a, b, c in ((s[0], s[0], s[0]), (s[1], s[1], s[1]), s)])
     if not _resolved(phi, s):
         return 0
     kinks = any(phi.kinks for phi in network.activations)
@@ -352,6 +368,8 @@ CASES = {
     "arguments": arguments,
     "certificates": certificates,
     "derivatives": derivatives,
+    "cells": cells,
+    "modules": modules,
 }
 
 

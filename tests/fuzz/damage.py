@@ -65,19 +65,23 @@ def desk() -> Path:
     from notsodeep.estimators import save_estimator
 
     save_estimator(classifier, path / "model.safetensors")
+    options, drawn = nsd.nn.ReplaceOptions(steps=2, width=4), rng.standard_normal((200, 5))
+    fast = nsd.replace(MODEL, drawn[:100], calibration=drawn[100:], disagreement=0.5, options=options, progress=False)
+    fast.save(path / "replacement.safetensors")
     (path / "folder").mkdir()
     _DESK.extend([path, folder])
     return path
 
 
 _DESK: list[Any] = []
+MODEL = torch.nn.Linear(5, 2, bias=False, dtype=torch.float64)  # through the origin: two classes, whatever its weights
 SOUND = ["X.npy", "single.npy", "X.npz", "X.csv", "table.csv", "y.npy", "y.csv", "twin.json", "model.safetensors"]
 
 
 def damaged(rng: np.random.Generator) -> Path:
     """A new file beside the sound ones: one of them with something done to it, or one made wrong."""
     folder = desk()
-    name = str(rng.choice([*SOUND, "network.safetensors"]))
+    name = str(rng.choice([*SOUND, "network.safetensors", "replacement.safetensors"]))
     content = (folder / name).read_bytes()
     if rng.random() < 0.35:
         name, content = _made_wrong(rng)

@@ -36,6 +36,7 @@ SHARES = (
     *("equivalents", "machines") * 4,
     *("laws", "arguments") * 2,
     *("cli", "files", "documents", "certificates", "derivatives"),
+    *("cells", "modules") * 3,
 )
 SLOW, LARGE = 5.0, 1000.0  # seconds and megabytes for at most fifty points, unless a warning has said so
 HANGS = 90  # seconds of the processor for a case, which is several calls, some of them of more points

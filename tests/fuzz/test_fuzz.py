@@ -19,6 +19,8 @@ CASES = [
     ("derivatives", 0, 12),
     ("arguments", 0, 40),
     ("certificates", 12, 3),
+    ("cells", 0, 6),
+    ("modules", 0, 20),
 ]
 
 
@@ -36,6 +38,7 @@ def test_random_cases_hold_or_are_refused(kind: str, first: int, count: int) -> 
         ("laws", 664),
         ("laws", 1709),
         ("laws", 7000301),
+        ("laws", 92001410),
         ("kernels", 7000197),
         ("kernels", 91000995),
         ("arguments", 91000076),

@@ -359,7 +359,7 @@ class Contraction:
     def __init__(
         self, cell: Callable[..., Any], readout: Callable[..., Any], lipschitz: float, width: int, rounding: Any = None
     ) -> None:
-        self.cell, self.readout, self.width = cell, readout, positive_int("width", width)
+        self.cell, self.readout, self.width = cell, readout, positive_int("width", width, most=2**31)
         self.lipschitz = finite("lipschitz", lipschitz)
         self.rounding = None if rounding is None else finite("rounding", rounding)
         if not 0.0 <= self.lipschitz < 1.0:
@@ -385,9 +385,9 @@ class _Wrapped:
 
     def __init__(self, own: Contraction, rows: Tensor) -> None:
         self.own, self.lipschitz, self.step = own, own.lipschitz, own.cell
-        zero, generator = rows.new_zeros(1, own.width), torch.Generator().manual_seed(0)
-        other = torch.randn(1, own.width, generator=generator).to(rows)
         try:
+            zero, generator = rows.new_zeros(1, own.width), torch.Generator().manual_seed(0)
+            other = torch.randn(1, own.width, generator=generator).to(rows)
             with torch.no_grad():
                 own.cell(zero, rows[:1])
                 (constant,), (value,) = own.readout(zero), own.readout(other)
