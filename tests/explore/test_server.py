@@ -76,6 +76,7 @@ REFUSED = {
     "a body in parts": ("GET", "/{token}/", {"Transfer-Encoding": "chunked"}, 413),
     "a long address": ("GET", "/{token}/numbers?" + "x" * 3000, {}, 414),
     "a longer address": ("GET", "/{token}/numbers?" + "x" * 70000, {}, 414),
+    "no address": ("GET", "http://[/{token}/", {"Host": "127.0.0.1:{port}"}, 400),
     "posting": ("POST", "/{token}/numbers?section=code", {}, 405),
     "putting": ("PUT", "/{token}/", {}, 405),
     "deleting": ("DELETE", "/{token}/", {}, 405),

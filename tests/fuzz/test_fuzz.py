@@ -20,7 +20,7 @@ CASES = [
     ("arguments", 0, 40),
     ("certificates", 12, 3),
     ("cells", 0, 6),
-    ("modules", 0, 20),
+    ("modules", 0, 6),
 ]
 
 

@@ -99,7 +99,10 @@ class _Request(BaseHTTPRequestHandler):
             return 413, "a question has no body"
         if len(self.path) > _LONGEST:
             return 414, f"an address has at most {_LONGEST} characters"
-        given = urlsplit(self.path).path.split("/")[1:2]
+        try:
+            given = urlsplit(self.path).path.split("/")[1:2]
+        except ValueError:  # as of http://[
+            return 400, "this is no address"
         if not given or not secrets.compare_digest(given[0].encode(), self.server.token.encode()):
             return 403, "the address lacks its secret; open the one that the command printed"
         return None
