@@ -37,6 +37,12 @@ def test_matrices_and_diagonals_are_those_of_the_network(gpytorch):
         nsd.gpytorch.DEQKernel("tanh", 0.3)
 
 
+def test_unknown_kernels_are_refused_and_no_rows_have_no_entries(gpytorch):
+    with pytest.raises(nsd.errors.InvalidInputError, match="kernel must be one of"):
+        nsd.gpytorch.DEQKernel("relu", kernel="rbf")
+    assert nsd.gpytorch.DEQKernel("relu")(torch.zeros(0, 3)).to_dense().shape == (0, 0)
+
+
 def test_gradients_in_the_raw_parameters_are_differences(gpytorch):
     kernel, step = nsd.gpytorch.DEQKernel("relu").double(), 1e-5
     weights = torch.randn(12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -11,7 +11,7 @@ from ._words import Kernel as KernelName
 from .activations import activation as activation_of
 from .errors import InvalidInputError, MissingExtraError
 from .kernels import diagonal, kernels_of
-from .networks import DEQ
+from .networks import DEQ, check_kernel
 
 try:
     from gpytorch.constraints import Interval, Positive
@@ -61,6 +61,7 @@ class DEQKernel(Base):
         self.has_lengthscale = options.get("ard_num_dims") is not None
         super().__init__(**options)
         self.phi, self.kernel = activation_of(activation), kernel
+        check_kernel(DEQ(self.phi, 0.0), kernel)
         limit = min(DEQ(self.phi, 0.0).limit, 1.0)
         a2 = min(0.1, 0.5 * limit) if sigma_a2 is None else sigma_a2
         first = DEQ(self.phi, a2, sigma_b2, sigma_c2).variances
@@ -86,7 +87,7 @@ class DEQKernel(Base):
             x1, x2 = x1.div(self.lengthscale), x2.div(self.lengthscale)
         variances = [v.to(x1) for v in self.variances()]
         shape = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2], variances[0].shape[:-2])
-        rows, others = (v.expand(*shape, *v.shape[-2:]).reshape(-1, *v.shape[-2:]) for v in (x1, x2))
+        rows, others = (v.expand(*shape, *v.shape[-2:]).reshape(shape.numel(), *v.shape[-2:]) for v in (x1, x2))
         numbers = [v.expand(*shape, 1, 1).reshape(-1) for v in variances]
         each = [self._one(x, y, diag, *three) for x, y, *three in zip(rows, others, *numbers, strict=True)]
         return torch.stack(each).reshape(*shape, *each[0].shape)

@@ -15,6 +15,7 @@ from fuzz.draws import PLAIN
 from helpers import tolerance
 from notsodeep.errors import ActivationError
 
+KNOWN = tolerance(amplified=1e2)  # layers may be steep, and tables are sums of series
 SMOOTH = ("tanh", "erf", "gelu", "silu", "softplus", "sin")
 
 
@@ -88,9 +89,9 @@ def in_place(rng: np.random.Generator) -> int:
     parts = jacrev(lambda p: functional_call(model, p, (X.clone(),)))(leaves)
     J = torch.cat([part.reshape(len(X), width, -1) for part in parts.values()], -1)
     wanted = torch.einsum("nkp,mkp->nm", J, J) / width
-    near = {"rtol": 0.0, "atol": tolerance(amplified=100) * float(wanted.abs().max() + 1.0)}
-    torch.testing.assert_close(nsd.empirical_ntk(model, X), wanted, **near)
-    torch.testing.assert_close(nsd.linearise(model)(X).detach(), model(X.clone()).detach(), **near)
+    room = KNOWN * float(wanted.abs().max() + 1.0)
+    assert float((nsd.empirical_ntk(model, X) - wanted).abs().max()) <= room, f"kernel of {model}"
+    assert float((nsd.linearise(model)(X) - model(X.clone())).abs().max()) <= room, f"outputs of {model}"
     assert torch.equal(X, kept), f"rows were overwritten: {model}"
     return len(X) ** 2
 
@@ -116,5 +117,5 @@ def state(rng: np.random.Generator) -> int:
         raise AssertionError(f"{name}: a change of variable {which} to {held} was not seen")
     after = nsd.ck(nsd.ENN([function]), X)
     fresh = nsd.ck(nsd.ENN([lambda x: phi(held[0] * x + held[1]) + held[2] * torch.sin(x)]), X)
-    assert np.abs(after - fresh).max() <= tolerance(amplified=100) * np.abs(fresh).max(), f"{name}: an old table"
+    assert np.abs(after - fresh).max() <= KNOWN * np.abs(fresh).max(), f"{name}: an old table"
     return len(X)
