@@ -127,9 +127,10 @@ class DEQKernel(CovarianceKernel):
         return f"DEQKernel({self.activation!r}, sigma_a2={self.sigma_a2:.3g}{extra}, kernel={self.kernel!r})"
 
 
-def deq_of(activation: Any, values: Mapping[str, float | None]) -> DEQ:
+def deq_of(activation: Any, values: Mapping[str, Any]) -> DEQ:
     """Return the DEQ of these variances; missing ones are zero, a missing sigma_b2 is 1 - sigma_a2."""
-    return DEQ(activation, values.get("sigma_a2") or 0.0, values.get("sigma_b2"), values.get("sigma_c2") or 0.0)
+    a2, b2, c2 = (values.get(name) for name in VARIANCES)
+    return DEQ(activation, 0.0 if a2 is None else a2, b2, 0.0 if c2 is None else c2)
 
 
 def slopes_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], X: Tensor) -> dict[str, Tensor]:

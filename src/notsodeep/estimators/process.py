@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
@@ -20,12 +20,13 @@ from .._arguments import checked, positive_int
 from .._arrays import as_floats, squared_norms
 from .._progress import track
 from ..errors import InvalidInputError
+from ..kernels import kernels_of
 from ..networks import Dense, Kernel
 from ..solve import NetworkKernel
 from ..solve._limits import LIMITS
 from ..solve.dense import Factor, factorise
 from .features import Wanted, learn_features, seen
-from .kernel import deq_of, slopes_of
+from .kernel import deq_of
 from .machine import Problem, kernel_matrix
 from .selection import widest
 from .specification import (
@@ -231,16 +232,31 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         if at.shape != self.theta_.shape:
             raise InvalidInputError(f"theta holds the logarithms of {self.names_}, got shape {at.shape}")
         values = self.parameters_ | dict(zip(self.names_, np.exp(at).tolist(), strict=True))
-        found = self._evidence(values, eval_gradient)
-        return (found.value, found.gradient) if eval_gradient else found.value
+        return self._with_gradient(values) if eval_gradient else self._evidence(values).value
 
-    def _evidence(self, values: dict[str, float], gradient: bool = False) -> Evidence:
-        names, slopes = self.names_ if gradient else (), {}
-        if set(names) & set(VARIANCES):
-            inner = {name: values.get(name) for name in VARIANCES}
-            slopes = slopes_of(self.activation, self.kernel, inner, self._X)
+    def _evidence(self, values: dict[str, float]) -> Evidence:
         K = kernel_matrix(self._kernel_of(values), self._X, self.client)
-        return evidence(K, self._Y, values["amplitude"], values["noise"], names, slopes)
+        return evidence(K, self._Y, values["amplitude"], values["noise"])
+
+    def _with_gradient(self, values: dict[str, float]) -> tuple[float, Array]:
+        """Return the evidence and its derivatives by ``theta_``, in one backward pass.
+
+        d/dv = 1/2 <S, dC/dv> with S = sum_j a_j a_j' - k C^(-1), a_j = C^(-1) y_j.
+        """
+        logs = {name: torch.tensor(math.log(values[name]), dtype=torch.float64) for name in self.names_}
+        for log in logs.values():
+            log.requires_grad_()
+        at: dict[str, Any] = values | {name: log.exp() for name, log in logs.items()}
+        if set(VARIANCES) & set(logs):
+            deq = deq_of(self.activation, {name: at.get(name) for name in VARIANCES})
+            K = kernels_of(deq, self._X, kernels=(self.kernel,), check=False)[self.kernel]
+        else:
+            K = self._kernel_of(values)(self._X)
+        C = at["amplitude"] * K + at["noise"] * torch.eye(len(K)).to(K)
+        found = self._evidence(values)
+        S = found.solution @ found.solution.T - self._Y.shape[1] * found.factor.inverse()
+        gradient = torch.autograd.grad(0.5 * (S * C).sum(), list(logs.values()))
+        return found.value, np.array([float(slope) for slope in gradient])
 
     def _kernel_of(self, values: dict[str, float]) -> NetworkKernel:
         if self.network is not None:
@@ -307,37 +323,20 @@ def _level(Y: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The log marginal likelihood, its derivatives by logarithms, and what it was computed from."""
+    """The log marginal likelihood, and what it was computed from."""
 
     value: float
-    gradient: Array
     factor: Factor  # of C
     solution: Tensor  # C^(-1) Y
 
 
-def evidence(
-    K: Tensor,
-    Y: Tensor,
-    amplitude: float,
-    noise: float,
-    names: Sequence[str] = (),
-    slopes: Mapping[str, Tensor] | None = None,
-) -> Evidence:
-    """Return -1/2 sum_j y_j' C^(-1) y_j - k/2 log det C - n k/2 log(2 pi) with C = amplitude K + noise I.
-
-    d/dv = 1/2 <S, dC/dv> with S = sum_j a_j a_j' - k C^(-1), a_j = C^(-1) y_j; ``slopes[name]`` is dK / d log v.
-    All derivatives are by logarithms.
-    """
+def evidence(K: Tensor, Y: Tensor, amplitude: float, noise: float) -> Evidence:
+    """Return -1/2 sum_j y_j' C^(-1) y_j - k/2 log det C - n k/2 log(2 pi) with C = amplitude K + noise I."""
     n, k = Y.shape
     factor = factorise(amplitude * K, noise)
     a = factor.solve(Y)
     value = -0.5 * float((Y * a).sum()) - 0.5 * k * factor.logdet - 0.5 * n * k * math.log(2.0 * math.pi)
-    if not names:
-        return Evidence(value, np.empty(0), factor, a)
-    S, matrices = a @ a.T - k * factor.inverse(), {"amplitude": K} | dict(slopes or {})
-    along = {name: amplitude * float((S * matrices[name]).sum()) for name in names if name != "noise"}
-    along["noise"] = noise * float(S.diagonal().sum())
-    return Evidence(value, 0.5 * np.array([along[name] for name in names]), factor, a)
+    return Evidence(value, factor, a)
 
 
 def profile(
@@ -347,7 +346,7 @@ def profile(
 
     With the eigenvalues w and eigenvectors V of K, d = amplitude w + noise and r = V'Y, the evidence is
     -1/2 sum_i (r_i^2 / d_i + k log d_i) - n k/2 log(2 pi). Other matrices are one ``step`` from K; the slope towards
-    them is that of :func:`evidence`, as amplitude and noise are at their maximum.
+    them is 1/2 <S, dC>, as amplitude and noise are at their maximum.
     """
     K, *others = matrices
     n, k = Y.shape
