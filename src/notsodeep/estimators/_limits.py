@@ -18,10 +18,10 @@ class Limits:
     least_rows: int = 30  # for features to be looked for
     folds: int = 3  # of the sample on which learned features are judged
     rounds: int = 8  # of learning at most
-    least_gain: float = 0.01  # by which a round must lower the error; after two that do not, no more follow
+    least_gain: float = 0.02  # by which a round must lower the error; after two that do not, no more follow
     feature_ridge: float = 0.01  # at most, of the machines whose gradients are taken
     feature_rows: int = 3000  # from which features are learned
-    gradient_rows: tuple[int, int] = (300, 1000)  # that represent all in the mean of outer products: of folds, at last
+    gradient_rows: tuple[int, int] = (200, 500)  # that represent all in the mean of outer products: of folds, at last
     gradient_outputs: int = 32  # directions of many outputs
     gradient_block: int = 512  # rows whose slopes are in memory at a time
     norm_margin: float = 1.1  # features cover norms of new rows that leave the range of the first ones by this factor
