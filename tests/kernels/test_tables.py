@@ -227,11 +227,19 @@ def test_equal_rows_of_waves_far_out(phi):
     assert K[0, 2] == pytest.approx(0.0, abs=1e-12)
 
 
-def test_without_a_range_the_first_call_decides(digits):
+def test_without_a_range_nothing_is_built_ahead(digits):
     k = nsd.kernel_function(nsd.DEQ("tanh", 0.2), "ck")
     assert "norms" not in repr(k)
-    k(digits)
-    assert "norms" in repr(k)
+    np.testing.assert_array_equal(k(digits), nsd.ck(nsd.DEQ("tanh", 0.2), digits))
+
+
+def test_a_kernel_function_takes_images():
+    net, images = nsd.ConvDEQ("relu", 0.2, image=(1, 4, 4)), np.random.default_rng(0).normal(size=(5, 1, 4, 4))
+    k = nsd.kernel_function(net, "ntk")
+    np.testing.assert_array_equal(k(images[:2], images), nsd.ntk(net, images[:2], images))
+    np.testing.assert_allclose(k.diagonal(images), np.diagonal(nsd.ntk(net, images)), rtol=ulps())
+    with pytest.raises(InvalidInputError, match="networks of vectors"):
+        k.slopes(images)
 
 
 @pytest.mark.parametrize("norms", [(2.0, 1.0), (-1.0, 1.0), (0.0, 0.0), (1.0, float("inf")), [[1.0, float("nan")]]])

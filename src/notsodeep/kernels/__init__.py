@@ -2,12 +2,12 @@
 
 from .convolution import convolutional_diagonal
 from .finite import finite_ck, finite_ntk
-from .matrix import TabulatedKernel, ck, kernel_function, kernels_of, ntk
+from .matrix import KernelFunction, ck, kernel_function, kernels_of, ntk
 from .pointwise import diagonal, pairwise
 from .series import power_series, sphere_diagonal
 
 __all__ = [
-    "TabulatedKernel",
+    "KernelFunction",
     "ck",
     "convolutional_diagonal",
     "diagonal",

@@ -1,7 +1,7 @@
 """Exact infinite-width kernel matrices: blocked, symmetric to the bit, NumPy or torch, CPU or CUDA.
 
 Each tile of the Gram matrix becomes a tile of every kernel, by table where one reaches full accuracy and entry by entry
-elsewhere. :class:`TabulatedKernel` carries its table; the functions find theirs in a cache.
+elsewhere. :class:`KernelFunction` may carry its table; the functions find theirs in a cache.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .._arguments import checked, flag, isolated_settings, isolation
 from .._arrays import as_rows, bad_row, check_target, like, same_columns, squared_norms
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import KERNELS, Convolutional, Kernel, Network
-from .convolution import fill_convolutional
+from .convolution import convolutional_diagonal, fill_convolutional
 from .gradients import differentiable
 from .pointwise import KernelSpec
 from .slopes import Slopes, slopes_of
 from .table import Table
 from .tabulate import rounded_range, table_for
-from .tiles import Points, fill_tiles, norm_range
+from .tiles import Points, driven, fill_tiles, norm_range
 
 
 def ck(
@@ -177,19 +177,12 @@ def _matrices(
     x = as_rows(X, "X", least=0, tracked=True)
     y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0, tracked=True))
     needed = torch.is_grad_enabled() and any(v is not None and v.requires_grad for v in (x, y, *variances))
-    if network.image is not None:
-        if needed:
-            raise InvalidInputError("convolutional kernels have no gradients in the images; detach them")
-        network.check_rows(x)
-        other = x if y is None else y
-        found = _destinations(spec.names, (len(x), len(other)), (x, other), out)
-        if len(x) and len(other):
-            fill_convolutional(network, x, y, found, progress)
-        _check_finite(network, found)
-    elif needed:
+    if not needed:
+        found = _fill(network, spec.detached, x.detach(), None if y is None else y.detach(), out, progress)
+    elif network.image is None:
         found = _differentiable(spec.varied(variances), x, y)
     else:
-        found = _fill(spec.detached, x.detach(), None if y is None else y.detach(), out, progress)
+        raise InvalidInputError("convolutional kernels have no gradients in the images; detach them")
     return tuple(found.values())
 
 
@@ -198,30 +191,30 @@ def _matrices(
 
 @isolated_settings
 def kernel_function(
-    network: Network,
+    network: Network | Convolutional,
     kernel: Kernel = "ntk",
     norms: Any = None,
     *,
     learning_rates: Sequence[float] | None = None,
     check: bool = True,
-) -> TabulatedKernel:
+) -> KernelFunction:
     """Return the kernel of a network as a function of rows, with its table built for a range of norms.
 
     Parameters
     ----------
-    network : DEQ or ENN
+    network : DEQ, ENN, ConvDEQ or ConvENN
         The specification of the infinitely wide network.
     kernel : {"ck", "ntk", "ntk_frozen"}
         Which kernel.
     norms : (low, high) or array of shape (n, p), optional
-        The range of the norms of the inputs, or the inputs themselves; without it the first call decides. Rows outside
-        are served too, by a wider table.
+        The range of the norms of the inputs, or the inputs themselves. Rows outside are served too, by a wider table.
+        Without it, and for convolutional networks, nothing is built ahead.
     learning_rates, check
         Options of :func:`ntk`.
 
     Returns
     -------
-    TabulatedKernel
+    KernelFunction
         A callable that pickles with its table, so that workers and servers pay nothing at the start.
 
     Examples
@@ -229,43 +222,40 @@ def kernel_function(
     >>> import numpy as np, notsodeep as nsd
     >>> k = nsd.kernel_function(nsd.DEQ("tanh", 0.2), "ck", norms=(0.9, 1.1))
     >>> k
-    TabulatedKernel(DEQ(Tanh(), sigma_a2=0.2, sigma_b2=0.8), 'ck', norms=(0.840896, 1.18921))
+    KernelFunction(DEQ(Tanh(), sigma_a2=0.2, sigma_b2=0.8), 'ck', norms=(0.840896, 1.18921))
     >>> k(np.eye(2)).round(6)
     array([[0.369925, 0.      ],
            [0.      , 0.369925]])
     """
-    found = TabulatedKernel(KernelSpec.of(network, (kernel,), learning_rates, check).detached)
-    if norms is not None or network.homogeneous:
-        found._tabulate(*((1.0, 1.0) if norms is None else _ends(norms)))
+    rates = network.rates(learning_rates)
+    spec = KernelSpec.of(network.dense, (kernel,), None if network.image else rates, check).detached
+    found = KernelFunction(network, spec)
+    if norms is not None and network.image is None:
+        low, high = _ends(norms)
+        scale = rounded_range(spec.network, low, high)
+        found.table = table_for(spec, scale, math.inf) if high > 0.0 else None  # zeros alone need no table
     return found
 
 
-class TabulatedKernel:
-    """The kernel k(X, Y) of a network, exact, from a table of the angle and the norms."""
+class KernelFunction:
+    """The kernel k(X, Y) of a network, exact, as a function of rows."""
 
-    def __init__(self, spec: KernelSpec) -> None:
-        self.spec = spec
+    def __init__(self, network: Network | Convolutional, spec: KernelSpec) -> None:
+        self.network, self.spec = network, spec
         self.table: Table | None = None
 
     def __repr__(self) -> str:
         norms = "" if self.table is None or self.table.homogeneous else ", norms=({:.6g}, {:.6g})"
         ends = (self.table.norms.low, self.table.norms.high) if self.table is not None else ()
-        return f"TabulatedKernel({self.spec.network!r}, {self.spec.names[0]!r}{norms.format(*ends)})"
-
-    def _tabulate(self, low: float, high: float) -> None:
-        scale = rounded_range(self.spec.network, low, high)
-        self.table = table_for(self.spec, scale, math.inf) if high > 0.0 else None  # zeros alone need no table
+        return f"KernelFunction({self.network!r}, {self.spec.names[0]!r}{norms.format(*ends)})"
 
     @isolated_settings
     def __call__(self, X: Any, Y: Any = None, *, out: Any = None) -> Any:
         """Compute the kernel between the rows of ``X`` and ``Y``, or of ``X`` alone; ``out`` as in :func:`ck`."""
         (name,) = self.spec.names
-        x = as_rows(X, "X", least=0)
-        y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0))
-        rows = [part for part in (x, y) if part is not None and len(part)]
-        if self.table is None and rows:
-            self._tabulate(*norm_range(*map(squared_norms, rows))[1:])
-        filled = _fill(self.spec, x, y, None if out is None else {name: out}, None, self.table)
+        x = as_rows(self.network.flattened(X), "X", least=0)
+        y = None if Y is None else same_columns(x, as_rows(self.network.flattened(Y), "Y", least=0))
+        filled = _fill(self.network, self.spec, x, y, None if out is None else {name: out}, None, self.table)
         return like(filled[name], X) if out is None else out
 
     @isolated_settings
@@ -289,6 +279,8 @@ class TabulatedKernel:
             ``inner`` infinite (tangent kernels), ``inner`` is its finite part, and the gradient is the derivative
             along the common ray: for x = y, half of that of K(x, x).
         """
+        if self.network.image is not None:
+            raise InvalidInputError("slopes are offered for networks of vectors; convolutional kernels have none")
         x = as_rows(X, "X", least=0)
         y = x if Y is None else same_columns(x, as_rows(Y, "Y", least=0))
         found = slopes_of(self.spec, x, y, self.table)
@@ -296,11 +288,14 @@ class TabulatedKernel:
 
     @isolated_settings
     def diagonal(self, X: Any) -> Any:
-        """Compute k(x, x) of every row of ``X``, (n, p), from the norms alone."""
-        rows = as_rows(X, "X", least=0)
-        s = squared_norms(rows)
-        fits = self.table is not None and len(s) and self.table.holds(*norm_range(s)[1:])
-        (along,) = _diagonals(self.spec, s, self.table if fits else None).values()
+        """Compute k(x, x) of every row of ``X``, (n, p)."""
+        rows = as_rows(self.network.flattened(X), "X", least=0)
+        if self.network.image is not None:
+            (along,) = convolutional_diagonal(self.network, rows, self.spec.names).values()
+        else:
+            s = squared_norms(rows)
+            fits = self.table is not None and len(s) and self.table.holds(*norm_range(s)[1:])
+            (along,) = _diagonals(self.spec, s, self.table if fits else None).values()
         return like(along.to(rows.dtype), X)
 
 
@@ -317,6 +312,7 @@ def _ends(norms: Any) -> tuple[float, float]:
 
 
 def _fill(
+    network: Network | Convolutional,
     spec: KernelSpec,
     x: Tensor,
     y: Tensor | None,
@@ -325,21 +321,29 @@ def _fill(
     table: Table | None = None,
 ) -> dict[Kernel, Tensor]:
     """Compute the matrices, from ``table`` where it holds the norms, else from the one that is cached for them."""
-    points = Points(spec, x, y)
-    target = _destinations(spec.names, points.shape, (x, points.y), out)
-    if 0 in points.shape:
-        return target
+    network.check_rows(x)
+    other = x if y is None else y
+    target = _destinations(spec.names, (len(x), len(other)), (x, other), out)
+    if len(x) and len(other):
+        if network.image is not None:
+            fill_convolutional(network, x, y, target, progress)
+        else:
+            given = driven(spec, x, y) if table is None else (spec, x, y)
+            _fill_dense(Points(*given), target, progress, table)
+        _check_finite(network, target)
+    return target
+
+
+def _fill_dense(points: Points, target: Mapping[Kernel, Tensor], progress: bool | None, table: Table | None) -> None:
     # products run on the GPU while the CPU builds the table
-    device: Any = importlib.import_module(f"{__package__}.device") if x.is_cuda else None
+    device: Any = importlib.import_module(f"{__package__}.device") if points.x.is_cuda else None
     started = device is not None and device.start_products(points, target)
     points.find_table(table)
     if not (started and device.fill_fused(points, target)):
         fill_tiles(points, target, progress)
     if points.symmetric:
-        for kernel, values in _diagonals(spec, points.sx, points.table, points.ends).items():
+        for kernel, values in _diagonals(points.spec, points.sx, points.table, points.ends).items():
             target[kernel].diagonal().copy_(values)
-    _check_finite(spec.network, target)
-    return target
 
 
 def _check_finite(network: Any, target: Mapping[Kernel, Tensor]) -> None:
@@ -356,7 +360,7 @@ def _diagonals(
 ) -> dict[Kernel, Tensor]:
     """Kernels of points with themselves, from their squared norms, exact; all norms are between the ``ends``."""
     if table is None:
-        return {k: v.to(s.device) for k, v in spec.diagonal(s.cpu()).items()}
+        return {k: v.to(s.device) for k, v in spec.diagonals(s.cpu()).items()}
     found = {kernel: table.diagonal(kernel, s.sqrt()) for kernel in spec.names}
     short = table.outside(s, ends)
     if short is not None:

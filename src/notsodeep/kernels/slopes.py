@@ -12,7 +12,7 @@ from .._chebyshev import Workspace
 from ._limits import LIMITS
 from .pointwise import KernelSpec
 from .table import NormScale, Table
-from .tiles import Points, fill_tiles
+from .tiles import Points, driven, fill_tiles
 
 _NAMES = "value", "inner", "square"
 
@@ -32,9 +32,13 @@ def slopes_of(spec: KernelSpec, x: Tensor, y: Tensor, table: Table | None) -> Sl
     """Compute the slopes of the one kernel that is asked for, in float64; the results have the type of ``x``."""
     found = {name: x.new_empty(len(x), len(y)) for name in _NAMES}
     if len(x) and len(y):
-        points = _SlopePoints(spec, x.double(), y.double())
+        given = spec, x.double(), y.double()
+        points = _SlopePoints(*(driven(*given) if table is None else given))
         points.find_table(table)
         fill_tiles(points, found, None)
+        if points.spec is not spec:  # by the chain rule
+            for name in ("inner", "square"):
+                found[name].mul_(spec.network.input_variance)
     return Slopes(**found)
 
 

@@ -145,14 +145,26 @@ class Twin(Drawn):
         It is the network's CK if ``trains == "readout"``, else its NTK with ``learning_rates``: what to hold against
         :func:`ck` or :func:`ntk` of the DEQ. ``out`` is where the result is written, as in :func:`ck`.
         """
-        bounded = self.certificate.norms
-        for rows in (X, Y) if bounded is not None else ():
-            if rows is not None and (said := outside(row_norms(as_rows(rows)), bounded)):
-                warn(said)
-        readout = self.trains == "readout"
-        name: Kernel = "ck" if readout else self.kernel
-        rates, into = None if readout else self.learning_rates, None if out is None else {name: out}
+        self.check_norms(X, Y)
+        name, rates = self._rule
+        into: dict[Kernel, Any] | None = None if out is None else {name: out}
         return _kernels.kernels_of(self.network, X, Y, kernels=(name,), learning_rates=rates, out=into)[name]
+
+    @property
+    def function(self) -> _kernels.KernelFunction:
+        """The same kernel as a function of rows."""
+        name, rates = self._rule
+        return _kernels.kernel_function(self.network, name, learning_rates=rates)
+
+    @property
+    def _rule(self) -> tuple[Kernel, tuple[float, ...] | None]:
+        return ("ck", None) if self.trains == "readout" else (self.kernel, self.learning_rates)
+
+    def check_norms(self, *rows: Any) -> None:
+        """Warn of rows whose norms lie outside the range of the bound."""
+        for part in rows if self.norms is not None else ():
+            if part is not None and (said := outside(row_norms(as_rows(part)), self.norms)):
+                warn(said)
 
     def verify(self, X: Any) -> Verification:
         """Measure how far the exact kernels of the twin, and of the plain network, are from the DEQ's on rows X."""

@@ -103,6 +103,11 @@ class Specification:
         """The variance of a bias beside it."""
         return 0.0
 
+    @property
+    def drives(self) -> tuple[float, float]:
+        """The variances of input weights and bias, where they do no more than scale the inputs and add a constant."""
+        return 1.0, 0.0
+
     def flattened(self, X: Any) -> Any:
         """Return inputs as rows; those of a dense network are."""
         return X

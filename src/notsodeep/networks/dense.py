@@ -168,6 +168,11 @@ class DEQ(Dense):
         """Whether sigma_c2 is positive."""
         return self.variances[2] > 0.0
 
+    @property
+    def drives(self) -> tuple[float, float]:
+        """(sigma_b2, sigma_c2); not those of normalised pre-activations, whose limit depends on the bias."""
+        return (1.0, 0.0) if self.normalise else self.variances[1:]
+
     def __hash__(self) -> int:  # two equal tensors have different hashes
         return hash((self.activations, self.variances, self.readout, self.normalise))
 

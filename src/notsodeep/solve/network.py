@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import check_settings
-from ..kernels import convolutional_diagonal, kernel_function, kernels_of
+from ..kernels import KernelFunction, kernel_function
 from ..kernels.slopes import Slopes
 from ..matching import Twin
 from ..networks import DEQ, ENN, Convolutional, Kernel
@@ -48,10 +48,21 @@ class NetworkKernel:
         check_settings(self)
 
     @functools.cached_property
+    def function(self) -> KernelFunction | EmpiricalKernel:
+        """The kernel of the source: of a module as it is, of a twin under its training rule, or of a network."""
+        kernel: Any = self.kernel
+        if isinstance(self.network, nn.Module):
+            return EmpiricalKernel(self.network, kernel)
+        return (
+            self.network.function
+            if isinstance(self.network, Twin)
+            else kernel_function(self.network, kernel, check=self.check)
+        )
+
+    @property
     def empirical(self) -> EmpiricalKernel | None:
         """The kernel of a module."""
-        kernel: Any = self.kernel
-        return EmpiricalKernel(self.network, kernel) if isinstance(self.network, nn.Module) else None
+        return self.function if isinstance(self.function, EmpiricalKernel) else None
 
     def operator(self, X: Tensor, scale: Tensor | None = None, **options: Any) -> KernelOperator:
         """Return D k(X, X) D as an operator: in tiles, or without a matrix for modules and too many rows.
@@ -64,20 +75,10 @@ class NetworkKernel:
         return TangentOperator(self, X, scale)
 
     def __call__(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        """Return the matrix of rows X, (n, p), against rows Y, (m, p), or of X with itself.
-
-        Identical rows have the kernel of a point with itself to the last digit. From inner products alone an NTK has
-        an error of 1e-8 there, since its slope is infinite where the cosine is 1.
-        """
-        found = self._matrix(X, Y)
-        if self.empirical is not None:
-            return found
-        rows, columns = _identical(X, X if Y is None else Y)
-        if Y is None:
-            found[rows, columns] = found.diagonal()[rows]
-        elif len(rows):
-            some, again = rows.unique(return_inverse=True)
-            found[rows, columns] = self.diagonal(X[some])[again]
+        """Return the matrix of rows X, (n, p), against rows Y, (m, p), or of X with itself."""
+        if isinstance(self.network, Twin):
+            self.network.check_norms(X, Y)
+        found: Tensor = self.function(X, Y)
         return found
 
     def expansion(self, X: Tensor, rows: Tensor, coefficients: Tensor) -> Tensor:
@@ -89,50 +90,14 @@ class NetworkKernel:
 
     def slopes(self, X: Tensor, Y: Tensor) -> Slopes:
         """Compute the matrix of rows X, (n, p), against rows Y, (m, p), and its derivatives in x . y and |x|^2."""
-        network, x, y = self._driven(X, Y)
-        found: Slopes = kernel_function(network, self.kernel, check=self.check).slopes(x, y)
-        unit = 1.0 if network is self.network else self.network.input_variance  # type: ignore[union-attr]
-        return Slopes(found.value, unit * found.inner, unit * found.square)
-
-    def _driven(self, X: Tensor, Y: Tensor | None) -> tuple[Any, Tensor, Tensor | None]:
-        """Return a DEQ with sigma_b2 = 1 and no bias, and rows sqrt(sigma_b2) x with a column of sqrt(sigma_c2).
-
-        Its kernel is the same, and quicker: DEQs that differ in these variances share a table, a homogeneous network
-        without a bias has a function of the angle alone, and with the constant no row is near zero and few pairs are
-        near parallel, where kernels are computed one by one.
-        """
-        network: Any = self.network
-        if not isinstance(network, DEQ) or network.normalise or network.input_variance == 0.0:
-            return network, X, Y
-        _, b, c = (v**0.5 for v in network.variances)
-        x, y = (v if v is None else b * v for v in (X, Y))
-        if c > 0.0:
-            x, y = (v if v is None else torch.cat([v, v.new_full((len(v), 1), c)], dim=1) for v in (x, y))
-        assert x is not None
-        return network.varied(None, 1.0, 0.0), x, y
-
-    def diagonal(self, X: Tensor) -> Tensor:
-        """Compute k(x, x) of every row, from its norm, or from small symmetric blocks of the kernel of a twin."""
-        if self.empirical is not None:
-            return self.empirical.diagonal(X)
-        if isinstance(self.network, Twin):
-            return torch.cat([self._matrix(part, None).diagonal() for part in X.split(LIMITS.diagonal_block)])
-        network: Any = self.network
-        if network.image is not None:
-            return convolutional_diagonal(network, X, (self.kernel,))[self.kernel]
-        norms = X if len(X) > LIMITS.diagonal_block else None  # few rows are not worth a table
-        found: Tensor = kernel_function(network, self.kernel, norms, check=self.check).diagonal(X)
+        function: Any = self.function
+        found: Slopes = function.slopes(X, Y)
         return found
 
-    def _matrix(self, X: Tensor, Y: Tensor | None) -> Tensor:
-        if self.empirical is not None:
-            return self.empirical(X, Y)
-        if isinstance(self.network, Twin):
-            found: Tensor = self.network.kernel_matrix(X, Y)
-            return found
-        network, x, y = self._driven(X, Y)
-        matrix: Tensor = kernels_of(network, x, y, kernels=(self.kernel,), check=self.check)[self.kernel]
-        return matrix
+    def diagonal(self, X: Tensor) -> Tensor:
+        """Compute k(x, x) of every row."""
+        found: Tensor = self.function.diagonal(X)
+        return found
 
 
 class TangentOperator(KernelOperator):
@@ -152,24 +117,3 @@ class TangentOperator(KernelOperator):
 
     def _compute_columns(self, others: Tensor) -> Tensor:
         return self.empirical(self.X, others)
-
-
-def _identical(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return index pairs of different rows that agree to the last bit, found by their checksums."""
-    mine, (theirs, order) = _checksums(X), _checksums(Y).sort()
-    first, last = (torch.searchsorted(theirs, mine, right=right) for right in (False, True))
-    count = last - first
-    rows = torch.arange(len(X), device=X.device).repeat_interleave(count)
-    starts = (first - (count.cumsum(0) - count)).repeat_interleave(count)
-    columns = order[starts + torch.arange(len(rows), device=X.device)]
-    if X is Y:
-        rows, columns = rows[rows != columns], columns[rows != columns]
-    same = (X[rows] == Y[columns]).all(1)
-    return rows[same], columns[same]
-
-
-def _checksums(X: Tensor) -> Tensor:
-    """Return one number for each row, from its bits; sums of whole numbers do not depend on their order."""
-    bits = X.contiguous().view(torch.int64 if X.dtype == torch.float64 else torch.int32)
-    odd = torch.randint(2**62, (X.shape[1],), generator=torch.Generator().manual_seed(0)).mul_(2).add_(1).to(X.device)
-    return torch.cat([(part.to(torch.int64) * odd).sum(1) for part in bits.split(LIMITS.diagonal_block)])
