@@ -17,7 +17,7 @@ from torch import Tensor
 from .._arguments import isolated_settings, positive_int, whole_seed
 from .._arrays import as_rows, like, same_columns
 from .._equilibrium import SolverOptions, solve_equilibrium
-from .._maps import Averages, Convolution, Product, root_mean_square
+from .._maps import Averages, Convolution, Gradients, Product, root_mean_square
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ConvDEQ, Kernel, Network, check_kernel
@@ -180,8 +180,11 @@ class _Drawn:
 
 
 def _gram(rows: Tensor) -> Tensor:
-    gram = rows @ rows.T
-    return 0.5 * (gram + gram.T)  # symmetric to the bit
+    return _symmetric(rows @ rows.T)
+
+
+def _symmetric(gram: Tensor) -> Tensor:
+    return 0.5 * (gram + gram.T)  # to the bit
 
 
 class _ImplicitNetwork(_Drawn):
@@ -255,17 +258,14 @@ class _ImplicitNetwork(_Drawn):
         return sum((rates[1] * _gram(a) * _gram(phi(v) / self.root) for a, phi, v in inside), total)
 
     def _hidden_gram(self, adjoint: Tensor, rates: Sequence[float]) -> Tensor:
-        """df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x'; gradients of filters have to be formed."""
-        if not isinstance(self.layer, Convolution):
-            inputs = rates[0] * self.deq.drive(_gram(self.rows)) + rates[1] * self.sigma_a**2 * _gram(self.hidden)
-            return _gram(adjoint) * inputs
+        """df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x', summed over positions."""
+        left = adjoint.reshape(len(adjoint), 1, -1, self.positions)
 
         def gram(inputs: Tensor, weights: Tensor) -> Tensor:
-            pairs = zip(adjoint.split(1), inputs.split(1), strict=True)
-            return _gram(torch.stack([self.layer.outer(*pair, weights).flatten() for pair in pairs])) / self.size**2
+            gradients = Gradients.of(left, self.layer.windows(inputs, weights))
+            return _symmetric(gradients.inner(gradients)) / self.size**2
 
-        shift = adjoint.reshape(len(adjoint), -1, self.positions).sum(-1)
-        inputs = self.sigma_b**2 * gram(self.rows, self.B) + self.sigma_c**2 * _gram(shift)
+        inputs = self.sigma_b**2 * gram(self.rows, self.B) + self.sigma_c**2 * _gram(left.sum(3).flatten(1))
         return rates[0] * inputs + rates[1] * self.sigma_a**2 * gram(self.hidden, self.A)
 
 

@@ -22,8 +22,18 @@ from ..activations import Activation
 from ..errors import ConvergenceError
 from ..gaussian import means, moments, normal_density
 from ..networks import DEQ, Kernel, Network, check_kernels
-from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps, equation, kernels_in
-from ..networks.variances import SquareMap, Squares, pre_activation_variance
+from ..networks.nodes import (
+    Divided,
+    Domain,
+    FixedPoint,
+    KernelState,
+    LayerMaps,
+    SquareMap,
+    Squares,
+    equation,
+    kernels_in,
+    pre_activation_variance,
+)
 from ._limits import LIMITS
 from .expectations import Layer
 from .gradients import first_order
@@ -54,11 +64,13 @@ def largest_rounded(q: Any) -> float:
     return 2.0 ** (math.ceil(4.0 * math.log2(max(float(q.max()), 1e-300))) / 4.0)
 
 
-def layer_variances(network: Network, squares: Tensor) -> list[Tensor]:
-    """Return the variances that reach each layer, at equilibrium for a DEQ, from squared norms of the inputs."""
-    domain = _Noted()
-    kernels_in(domain, network.expression(), None, squares, ("ck",))
-    return domain.noted
+def last_variance(network: Any, squares: Tensor) -> Tensor:
+    """Return the variances that reach the last layer, at equilibrium for a DEQ, from squared norms of the inputs."""
+    q = equilibrium_variance(network, squares) if network.implicit else squares
+    q = torch.ones_like(q) if network.implicit and network.normalise else q
+    for phi in network.activations[:-1]:
+        q = mean_square(phi, "value", q)
+    return q
 
 
 def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
@@ -167,21 +179,6 @@ class DiagonalDomain(TensorDomain):
     def solve(self, fixed: FixedPoint, cell: Any, points: None, state: KernelState) -> Tensor:
         """Solve the equation of the variances."""
         return equilibrium_variance(fixed.network, state.covariance)
-
-
-class _Noted(DiagonalDomain):
-    """Inputs with themselves; keeps the variances that reach the layers."""
-
-    def __init__(self) -> None:
-        self.noted: list[Tensor] = []
-
-    def layer(self, phi: Activation, points: None) -> LayerMaps:
-        """Return the layer between equal inputs, which notes what it receives."""
-        return SquareMap(functools.partial(self._note, OnDiagonal(phi)))
-
-    def _note(self, maps: OnDiagonal, q: Tensor) -> tuple[Tensor, Tensor]:
-        self.noted.append(q)
-        return maps.value(q), q
 
 
 class _Unit(LayerMaps):

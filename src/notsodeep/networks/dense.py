@@ -20,8 +20,7 @@ from ..activations import Activation, ActivationLike, Affine, activation
 from ..errors import ContractionError, InvalidInputError
 from ..gaussian import moments, spread
 from .base import VARIANCES, Dense, check_tau0
-from .nodes import FixedPoint, LayerNode, Node, Normalise, PreActivation, explicit
-from .variances import pre_activation_variance
+from .nodes import FixedPoint, LayerNode, Node, Normalise, PreActivation, explicit, pre_activation_variance
 
 
 @dataclass(frozen=True, init=False, repr=False)

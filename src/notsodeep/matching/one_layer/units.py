@@ -19,7 +19,7 @@ from scipy.linalg import hadamard
 from ..._chebyshev import to_coefficients
 from ...activations.panels import LIMITS as TABLES
 from ...gaussian import hermite_coefficients
-from ...kernels.pointwise import layer_variances
+from ...kernels.pointwise import last_variance
 from ...networks import Network
 from ...units import Basis, Conditioned
 from ...units.projections import basis_coefficients, needed
@@ -70,7 +70,7 @@ class UnitFit:
 
 def signs(network: Network, norm: float, sizes: Array) -> Array:
     """One sign per order, phi's own where it has one; ``sizes`` are the wanted coefficients at that norm."""
-    (q,) = _last_variances(network, np.array([norm]))
+    q = last_variance(network, torch.tensor([norm**2], dtype=torch.float64))
     own = np.asarray(hermite_coefficients(network.activations[-1], float(q), min(len(sizes), 1024)))
     out = np.ones(len(sizes))
     for k in range(len(sizes)):
@@ -79,11 +79,6 @@ def signs(network: Network, norm: float, sizes: Array) -> Array:
         elif k > 2:
             out[k] = -out[k - 2]
     return out
-
-
-def _last_variances(network: Network, norms: Array) -> Array:
-    """The variances that the last layer receives from inputs of these norms."""
-    return np.asarray(layer_variances(network, torch.from_numpy(norms**2))[-1])
 
 
 def wanted(target: KernelOrders, parts: Array) -> Array:
@@ -101,7 +96,9 @@ def rotated(target: KernelOrders, want: Array, basis: Basis, gain: Array) -> Arr
     """
     phi, orders, kinds = target.network.activations[-1], len(want), want.shape[1]
     few = pivots(want.shape[2])
-    own = np.asarray(hermite_coefficients(phi, _last_variances(target.network, target.nodes[few]), orders)).T
+    own = np.asarray(
+        hermite_coefficients(phi, last_variance(target.network, torch.from_numpy(target.nodes[few] ** 2)), orders)
+    ).T
     have = np.stack([np.roll(own, 2 * j, axis=0) * (np.arange(orders) >= 2 * j)[:, None] for j in range(kinds)], axis=1)
     start, ahead, table = want[:, :, few], have, gained(basis, gain, orders)[:orders]
     for turn in range(60):
