@@ -45,16 +45,16 @@ def fill_convolutional(
         every = enumerate(track(jobs, count, "convolutional kernel", progress))
         for (rows, columns), group in itertools.groupby(every, lambda job: job[1][0]):
             whole: dict[Kernel, Tensor] = {}
-            own = y is None and rows == columns
+            same = y is None and rows == columns
             for done, (_, shift) in group:
-                _add(whole, shifted_kernels(left[rows], right[columns], shift, tuple(target)), own and any(shift))
+                _add(whole, shifted_kernels(left[rows], right[columns], shift, tuple(target)), same and any(shift))
                 seconds = time.perf_counter() - started
                 if not told and seconds > 1.0 and progress is not False:  # the first job alone warms up
                     told = True
                     announce(network, count, seconds / (done + 1))
             for kernel, values in whole.items():
-                target[kernel][rows, columns] = 0.5 * (values + values.T) if own else values  # symmetric to the bit
-                if y is None and not own:
+                target[kernel][rows, columns] = 0.5 * (values + values.T) if same else values  # symmetric to the bit
+                if y is None and not same:
                     target[kernel][columns, rows] = values.T
     if y is None:
         for kernel, values in convolutional_diagonal(network, x, tuple(target)).items():
@@ -73,14 +73,14 @@ def _jobs(left: Images, right: Images, symmetric: bool) -> tuple[int, Iterator[t
     starts = itertools.product(range(0, len(left), side), range(0, len(right), side))
     blocks = [(slice(i, i + side), slice(j, j + side)) for i, j in starts if not symmetric or i <= j]
     shifts = left.network.averages.shifts
-    own = [symmetric and rows == columns for rows, columns in blocks]
-    jobs = ((b, d) for b, half in zip(blocks, own, strict=True) for d in shifts if not half or d >= (0, 0))
-    return len(blocks) * len(shifts) - sum(own) * (len(shifts) // 2), jobs
+    same = [symmetric and rows == columns for rows, columns in blocks]
+    jobs = ((b, d) for b, half in zip(blocks, same, strict=True) for d in shifts if not half or d >= (0, 0))
+    return len(blocks) * len(shifts) - sum(same) * (len(shifts) // 2), jobs
 
 
-def _add(whole: dict[Kernel, Tensor], part: Mapping[Kernel, Tensor], both_ways: bool) -> None:
+def _add(whole: dict[Kernel, Tensor], share: Mapping[Kernel, Tensor], both_ways: bool) -> None:
     """Add the kernels of a shift to those of others; those of the opposite shift are transposed."""
-    for kernel, values in part.items():
+    for kernel, values in share.items():
         values = values + values.T if both_ways else values
         whole[kernel] = whole[kernel] + values if kernel in whole else values
 
@@ -98,12 +98,12 @@ def announce(network: Convolutional, blocks: int, seconds: float) -> None:
 def convolutional_diagonal(network: Convolutional, x: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     """The kernels of every image with itself, in double precision: an angle of zero needs all digits of its cosine."""
     size = max(1, LIMITS.field_entries * (64 if x.is_cuda else 1) // network.positions)
-    found: dict[Kernel, list[Tensor]] = {kernel: [] for kernel in kernels}
-    for part in x.split(size):
-        (images,) = Images.of(network, part.double())
+    diagonals: dict[Kernel, list[Tensor]] = {kernel: [] for kernel in kernels}
+    for rows in x.split(size):
+        (images,) = Images.of(network, rows.double())
         for kernel, values in images.own_kernels(kernels).items():
-            found[kernel].append(values)
-    return {kernel: torch.cat(parts) for kernel, parts in found.items()}
+            diagonals[kernel].append(values)
+    return {kernel: torch.cat(parts) for kernel, parts in diagonals.items()}
 
 
 # ---- images ----------------------------------------------------------------------------------------------
@@ -131,8 +131,8 @@ class Images:
         pixels = torch.cat(rows).reshape(sum(map(len, rows)), network.image[0], -1).permute(2, 0, 1).contiguous()
         window = Window(network, network.image[1:])
         inner = window(pixels.double().square().sum(-1))
-        found = _equilibrium_layers(window, inner) if network.implicit else _layers(window, inner)
-        images = Images(network, pixels, tuple(ImageLayer(maps, q.to(pixels)) for maps, q in found), window)
+        layers = _equilibrium_layers(window, inner) if network.implicit else _layers(window, inner)
+        images = Images(network, pixels, tuple(ImageLayer(maps, q.to(pixels)) for maps, q in layers), window)
         starts = [0, *itertools.accumulate(map(len, rows))]
         return [images[slice(*ends)] for ends in itertools.pairwise(starts)]
 
@@ -166,7 +166,7 @@ class Images:
         """The kernels of each image with itself."""
         layers = [(q, *maps.own(q)) for maps, q in self.layers]
         inner, shifts = self.window(self.pixels.square().sum(-1)), self.network.averages.shifts
-        found = _kernels(self.window, inner, layers, shifts[0, 0], kernels)
+        total = _kernels(self.window, inner, layers, shifts[0, 0], kernels)
         for shift, weight in shifts.items():
             if shift > (0, 0):  # the opposite one has the same kernels
                 left, right = self.overlap(self, shift)
@@ -177,8 +177,8 @@ class Images:
                 ]
                 inner = left.window((left.pixels * right.pixels).sum(-1))
                 layers = _fields(left.window, maps, inner, left.sizes * right.sizes)
-                _add(found, _kernels(left.window, inner, layers, 2.0 * weight, kernels), False)
-        return found
+                _add(total, _kernels(left.window, inner, layers, 2.0 * weight, kernels), False)
+        return total
 
     @functools.cached_property
     def sizes(self) -> Tensor:
@@ -248,10 +248,10 @@ def _band(size: int, filter: int) -> Tensor:
 
 def block_kernels(left: Images, right: Images, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
     """The kernels of each image of ``left`` with each of ``right``."""
-    found: dict[Kernel, Tensor] = {}
+    total: dict[Kernel, Tensor] = {}
     for shift in left.network.averages.shifts:
-        _add(found, shifted_kernels(left, right, shift, kernels), False)
-    return found
+        _add(total, shifted_kernels(left, right, shift, kernels), False)
+    return total
 
 
 def shifted_kernels(
@@ -289,17 +289,17 @@ def _kernels(
     network: Any = window.network
     share = weight * network.gain / network.positions
     ck = share * layers[-1][1].sum(0)
-    found: dict[Kernel, Tensor] = {"ck": ck, "ntk": ck, "ntk_frozen": ck}
+    total: dict[Kernel, Tensor] = {"ck": ck, "ntk": ck, "ntk_frozen": ck}
     if any(is_tangent(kernel) for kernel in kernels):
         above = torch.full_like(inner, share)
         for (a, b, c), (covariance, _, slope) in zip(reversed(network.variances), reversed(layers), strict=True):
             if network.implicit:
                 above = _linear(window, a * slope, above, _tolerance(slope))
             effect = slope * above
-            found["ntk"] = found["ntk"] + (effect * covariance).sum(0)
-            found["ntk_frozen"] = found["ntk_frozen"] + (effect * (covariance - b * inner - c)).sum(0)
+            total["ntk"] = total["ntk"] + (effect * covariance).sum(0)
+            total["ntk_frozen"] = total["ntk_frozen"] + (effect * (covariance - b * inner - c)).sum(0)
             above = a * window(effect)
-    return {kernel: found[kernel] for kernel in kernels}
+    return {kernel: total[kernel] for kernel in kernels}
 
 
 def _covariance(window: Window, layer: Callable[[Tensor], Both], source: Tensor, sizes: Tensor) -> Fields:
@@ -368,9 +368,9 @@ class SemiIteration(NamedTuple):
 def _solve(window: Window, step: Callable[[Tensor], Tensor], start: Tensor, tol: float) -> Tensor:
     """The fixed point of a map of fields, each a problem of its own; ``start`` has the positions first."""
     options = SolverOptions(tol=tol, max_steps=2000)
-    found = solve_equilibrium(lambda z: step(z.movedim(-1, 0)).movedim(0, -1), start.movedim(0, -1), options)
-    found.require(options, f"the field of {window.network!r}", raises=True)
-    return found.value.movedim(-1, 0)
+    solution = solve_equilibrium(lambda z: step(z.movedim(-1, 0)).movedim(0, -1), start.movedim(0, -1), options)
+    solution.require(options, f"the field of {window.network!r}", raises=True)
+    return solution.value.movedim(-1, 0)
 
 
 def _tolerance(field: Tensor) -> float:

@@ -87,18 +87,18 @@ def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
     x = points.x
     listing = points.trusted < 1.0  # else cosines beyond are rounding
     counts = torch.zeros(1, dtype=torch.int32, device=x.device)
-    found = torch.empty(2, LIMITS.gpu_listed if listing else 1, dtype=torch.int32, device=x.device)
+    listed_entries = torch.empty(2, LIMITS.gpu_listed if listing else 1, dtype=torch.int32, device=x.device)
     last = list(target)[-1]
     # the list is made once, by the kernel that goes last
     parts = [(target[kernel], _Factors(points, table, kernel, listing and kernel == last)) for kernel in target]
     gram = target[last]
     for rows, columns in tiles_of(gram.shape, LIMITS.gpu_block, points.symmetric):
         for out, factors in parts:
-            factors.launch(gram, out, rows, columns, found, counts)
+            factors.launch(gram, out, rows, columns, listed_entries, counts)
     listed = int(counts) if listing else 0
     if 0 < listed <= LIMITS.gpu_listed:
-        i, j = found[:, :listed].long()
-        del found, parts, factors  # single entries need the room
+        i, j = listed_entries[:, :listed].long()
+        del listed_entries, parts, factors  # single entries need the room
         points.write_entries(target, i, j)
     return listed
 
@@ -131,7 +131,7 @@ class _Factors:
     def _side(self, squares: Tensor) -> Tensor:
         return self.table.side(self.level, self.kernel, squares.sqrt()).to(self.points.x.dtype)
 
-    def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, found: Tensor, counts: Tensor) -> None:
+    def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, entries: Tensor, counts: Tensor) -> None:
         """One pass over a block of the product."""
         self._sides(rows, columns)
         high, wide, warps, at_once, dot = (_SCALAR if self.table.one_function else _SHAPES)[gram.dtype]
@@ -147,7 +147,7 @@ class _Factors:
             self.right,
             self.ends,
             self.numbers,
-            found,
+            entries,
             counts,
             rows.start,
             columns.start,

@@ -245,13 +245,13 @@ class _ImplicitNetwork(_Drawn):
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of B and c, A and the readout; the implicit function theorem gives the adjoint df/du."""
-        u, own = self._preactivation(self.hidden), self.a.expand_as(self.hidden)
+        u, readout = self._preactivation(self.hidden), self.a.expand_as(self.hidden)
 
         # df/du = adjoint, phi'(u)/sqrt(m) (a + sigma_a A' adjoint) for a cell of one layer
         def pulled(adjoint: Tensor) -> Tensor:
-            return own + self.layer.gain * self.layer.back(self.A, adjoint)
+            return readout + self.layer.gain * self.layer.back(self.A, adjoint)
 
-        start, what = self._back(u, own)[0], "adjoint equation"
+        start, what = self._back(u, readout)[0], "adjoint equation"
         adjoint = _settled(lambda adjoint: self._back(u, pulled(adjoint))[0], start, what, self.deq)
         total, passed = rates[2] * self.features_gram() + self._hidden_gram(adjoint, rates), self._through(u)
         inside = zip(self._back(u, pulled(adjoint))[1:], self.deq.activations, passed, strict=False)
@@ -271,10 +271,10 @@ class _ImplicitNetwork(_Drawn):
 
 def _settled(step: Callable[[Tensor], Tensor], start: Tensor, what: str, deq: DEQ) -> Tensor:
     tol = 1e-12 if start.dtype == torch.float64 else 1e-5  # of the relative residual
-    found = solve_equilibrium(step, start, SolverOptions("picard", tol, 1000))
-    if bool(found.converged.all()):
-        return found.value
-    residual = float(found.residual.max())
+    solution = solve_equilibrium(step, start, SolverOptions("picard", tol, 1000))
+    if bool(solution.converged.all()):
+        return solution.value
+    residual = float(solution.residual.max())
     raise ConvergenceError(
         f"the {what} of {deq!r} at width {start.shape[1]} did not converge: relative residual {residual:.1e}, "
         f"asked for {tol:.1e}. Lower sigma_a2 (a unique equilibrium is guaranteed below {deq.limit:.6g})"

@@ -146,8 +146,8 @@ def kernels_of(
     Examples
     --------
     >>> import numpy as np, notsodeep as nsd
-    >>> found = nsd.kernels_of(nsd.DEQ("linear", 0.2), np.eye(2), kernels=("ck", "ntk"))
-    >>> {name: round(float(matrix[0, 0]), 6) for name, matrix in found.items()}
+    >>> both = nsd.kernels_of(nsd.DEQ("linear", 0.2), np.eye(2), kernels=("ck", "ntk"))
+    >>> {name: round(float(matrix[0, 0]), 6) for name, matrix in both.items()}
     {'ck': 1.0, 'ntk': 2.25}
     """
     rates = network.rates(learning_rates)
@@ -178,12 +178,12 @@ def _matrices(
     y = None if Y is None else same_columns(x, as_rows(Y, "Y", least=0, tracked=True))
     needed = torch.is_grad_enabled() and any(v is not None and v.requires_grad for v in (x, y, *variances))
     if not needed:
-        found = _fill(network, spec.detached, x.detach(), None if y is None else y.detach(), out, progress)
+        matrices = _fill(network, spec.detached, x.detach(), None if y is None else y.detach(), out, progress)
     elif network.image is None:
-        found = _differentiable(spec.varied(variances), x, y)
+        matrices = _differentiable(spec.varied(variances), x, y)
     else:
         raise InvalidInputError("convolutional kernels have no gradients in the images; detach them")
-    return tuple(found.values())
+    return tuple(matrices.values())
 
 
 # ---- a kernel as an object -------------------------------------------------------------------------------
@@ -229,12 +229,12 @@ def kernel_function(
     """
     rates = network.rates(learning_rates)
     spec = KernelSpec.of(network.dense, (kernel,), None if network.image else rates, check).detached
-    found = KernelFunction(network, spec)
+    function = KernelFunction(network, spec)
     if norms is not None and network.image is None:
         low, high = _ends(norms)
         scale = rounded_range(spec.network, low, high)
-        found.table = table_for(spec, scale, math.inf) if high > 0.0 else None  # zeros alone need no table
-    return found
+        function.table = table_for(spec, scale, math.inf) if high > 0.0 else None  # zeros alone need no table
+    return function
 
 
 class KernelFunction:
@@ -283,8 +283,8 @@ class KernelFunction:
             raise InvalidInputError("slopes are offered for networks of vectors; convolutional kernels have none")
         x = as_rows(X, "X", least=0)
         y = x if Y is None else same_columns(x, as_rows(Y, "Y", least=0))
-        found = slopes_of(self.spec, x, y, self.table)
-        return Slopes(*(like(part, X) for part in found))
+        slopes = slopes_of(self.spec, x, y, self.table)
+        return Slopes(*(like(values, X) for values in slopes))
 
     @isolated_settings
     def diagonal(self, X: Any) -> Any:
@@ -361,12 +361,12 @@ def _diagonals(
     """Kernels of points with themselves, from their squared norms, exact; all norms are between the ``ends``."""
     if table is None:
         return {k: v.to(s.device) for k, v in spec.diagonals(s.cpu()).items()}
-    found = {kernel: table.diagonal(kernel, s.sqrt()) for kernel in spec.names}
+    diagonals = {kernel: table.diagonal(kernel, s.sqrt()) for kernel in spec.names}
     short = table.outside(s, ends)
     if short is not None:
         for kernel, exact in spec.diagonal(s[short].cpu()).items():
-            found[kernel][short] = exact.to(s.device)
-    return found
+            diagonals[kernel][short] = exact.to(s.device)
+    return diagonals
 
 
 def _destinations(
@@ -376,17 +376,17 @@ def _destinations(
         return {kernel: inputs[0].new_empty(shape) for kernel in kernels}
     if not isinstance(out, Mapping) or any(kernel not in out for kernel in kernels):
         raise InvalidInputError(f"out= must be a dict with an array for each of {tuple(kernels)}, got {out!r:.200}")
-    found: dict[Kernel, Tensor] = {}
+    targets: dict[Kernel, Tensor] = {}
     for kernel in kernels:
-        found[kernel] = check_target(out[kernel], shape, [*inputs, *found.values()])
-    return found
+        targets[kernel] = check_target(out[kernel], shape, [*inputs, *targets.values()])
+    return targets
 
 
 def _differentiable(spec: KernelSpec, x: Tensor, y: Tensor | None) -> dict[Kernel, Tensor]:
     sx = squared_norms(x)
     if y is not None:
-        parts = spec.pairwise(sx[:, None], squared_norms(y), x.double() @ y.double().T)
-        return {kernel: part.to(x.device, x.dtype) for kernel, part in parts.items()}
+        between = spec.pairwise(sx[:, None], squared_norms(y), x.double() @ y.double().T)
+        return {kernel: values.to(x.device, x.dtype) for kernel, values in between.items()}
     n = len(x)
     i, j = torch.triu_indices(n, n, offset=1)
     above, along = spec.pairwise(sx[i], sx[j], (x.double() @ x.double().T)[i, j]), spec.diagonal(sx)

@@ -247,8 +247,8 @@ def _together(phi: Activation, q: Tensor, other: Callable[[Tensor, Tensor, Tenso
         value, beside = phi(x), torch.copysign(x.abs().clamp_min(_LIMIT), x) if vanishing else x
         return value * value, other(x, value, phi.derivative(beside))
 
-    square, found = _distinct(q, lambda tau: means(both, tau, phi.panels()))
-    return square, found
+    square, average = _distinct(q, lambda tau: means(both, tau, phi.panels()))
+    return square, average
 
 
 def _response(phi: Activation, part: Literal["value", "slope"], q: Tensor) -> Tensor:
@@ -334,8 +334,8 @@ class KernelSpec:
     def pairwise(self, sx: Tensor, sy: Tensor, dot: Tensor) -> dict[Kernel, Tensor]:
         """See :func:`pairwise`."""
         given = torch.broadcast_tensors(*(_float64(v) for v in (sx, sy, dot)))
-        parts = zip(*(v.reshape(-1).split(LIMITS.pairs_at_once) for v in given), strict=True)
-        pieces = [self.run(PairDomain(), part[:2], part[2]) for part in parts] if given[0].numel() else []
+        chunks = zip(*(v.reshape(-1).split(LIMITS.pairs_at_once) for v in given), strict=True)
+        pieces = [self.run(PairDomain(), chunk[:2], chunk[2]) for chunk in chunks] if given[0].numel() else []
         void = given[0].new_zeros(0)
         found = {k: torch.cat([void, *(piece[k] for piece in pieces)]).reshape(given[0].shape) for k in self.names}
         equal = (given[0] == given[1]) & (given[2] == given[0])
@@ -349,8 +349,8 @@ class KernelSpec:
         """See :func:`diagonal`."""
         s = _float64(s)
         flat = s.reshape(-1)
-        found = self.run(DiagonalDomain(), None, flat) if len(flat) else dict.fromkeys(self.names, flat)
-        return {kernel: part.reshape(s.shape) for kernel, part in found.items()}
+        kernels = self.run(DiagonalDomain(), None, flat) if len(flat) else dict.fromkeys(self.names, flat)
+        return {kernel: values.reshape(s.shape) for kernel, values in kernels.items()}
 
     def _own(self, kernel: Kernel, s: Tensor) -> Tensor:
         return replace(self, names=(kernel,)).diagonal(s)[kernel]
@@ -358,8 +358,8 @@ class KernelSpec:
     def diagonals(self, s: Tensor) -> dict[Kernel, Tensor]:
         """The same at many squared norms, by series in their logarithms."""
         distinct, inverse = torch.unique(s, return_inverse=True)
-        found = {k: by_series(functools.partial(self._own, k), distinct) for k in self.names}
-        return {kernel: part[inverse] for kernel, part in found.items()}
+        kernels = {k: by_series(functools.partial(self._own, k), distinct) for k in self.names}
+        return {kernel: values[inverse] for kernel, values in kernels.items()}
 
 
 def _float64(value: Any) -> Tensor:
@@ -377,8 +377,8 @@ def solve_covariance(deq: DEQ, layer: Any, drive: Tensor, bound: Tensor) -> Tens
     """Solve lam = sigma_a2 E[phi phi] + drive at any layer that has a ``subset``; ``bound``: the largest |lam|."""
 
     def residual(lam: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
-        part, push = (layer, drive) if which is None else (layer.subset(which), drive[which])
-        return equation(part, lam, deq.variances[0], push)
+        some, push = (layer, drive) if which is None else (layer.subset(which), drive[which])
+        return equation(some, lam, deq.variances[0], push)
 
     if deq.variances[0] == 0.0:  # nothing to solve: no reason to evaluate the layer, which may take seconds
         return drive.clamp(-bound, bound)

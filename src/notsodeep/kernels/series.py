@@ -59,8 +59,8 @@ def power_series(network: Network, terms: int, kernel: Kernel = "ck", norm: Any 
 def _check_resolved(network: Network, terms: int, kernel: Kernel, s: Array, t: Array) -> None:
     """Refuse kernels that diverge, layers that receive nothing, and orders beyond the Hermite coefficients."""
     squares = torch.from_numpy(np.concatenate([s, t]) ** 2)
-    own = diagonal(network, squares, (kernel,), check=False)[kernel]
-    if not bool((own > 0.0).all()):
+    along = diagonal(network, squares, (kernel,), check=False)[kernel]
+    if not bool((along > 0.0).all()):
         raise InvalidInputError(f"{network!r} is zero for every input: a layer receives nothing")
     if all(phi.two_slopes is not None or not phi.kinks for phi in network.activations):
         return
@@ -117,8 +117,8 @@ def on_circle(network: Network, s: Array, t: Array, kernel: Kernel, size: int, r
     odd = size % 4 == 0 and network.odd  # k(-conj z) = -conj k(z): a quarter of the circle decides
     z = radius * np.exp(2j * np.pi * np.arange(size // (4 if odd else 2) + 1) / size)
     domain, points = _Circle(len(z)), np.stack([s, t]) ** 2
-    found = np.asarray(kernels_in(domain, network.expression(), points, (s * t)[:, None] * z, (kernel,))[kernel])
-    return np.concatenate([found, -found[:, -2::-1].conj()], axis=1) if odd else found
+    values = np.asarray(kernels_in(domain, network.expression(), points, (s * t)[:, None] * z, (kernel,))[kernel])
+    return np.concatenate([values, -values[:, -2::-1].conj()], axis=1) if odd else values
 
 
 class _Circle(Domain):

@@ -30,16 +30,16 @@ class Slopes(NamedTuple):
 
 def slopes_of(spec: KernelSpec, x: Tensor, y: Tensor, table: Table | None) -> Slopes:
     """Compute the slopes of the one kernel that is asked for, in float64; the results have the type of ``x``."""
-    found = {name: x.new_empty(len(x), len(y)) for name in _NAMES}
+    slopes = {name: x.new_empty(len(x), len(y)) for name in _NAMES}
     if len(x) and len(y):
         given = spec, x.double(), y.double()
         points = _SlopePoints(*(driven(*given) if table is None else given))
         points.find_table(table)
-        fill_tiles(points, found, None)
+        fill_tiles(points, slopes, None)
         if points.spec is not spec:  # by the chain rule
             for name in ("inner", "square"):
-                found[name].mul_(spec.network.input_variance)
-    return Slopes(**found)
+                slopes[name].mul_(spec.network.input_variance)
+    return Slopes(**slopes)
 
 
 class _SlopePoints(Points):

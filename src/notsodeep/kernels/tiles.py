@@ -117,7 +117,7 @@ def norm_range(*squares: Tensor) -> tuple[float, float, float]:
     least = low = min(ends)
     high, short = max(ends), LIMITS.short_row
     if low < short * high:
-        low = min(float(part.min()) for s in squares if len(part := s[s >= (short * high) ** 2])) ** 0.5
+        low = min(float(long.min()) for s in squares if len(long := s[s >= (short * high) ** 2])) ** 0.5
     return least, low, high
 
 
@@ -250,15 +250,15 @@ class Points:
         wide = tile_shape(self.x.device)[1]
         first = which.start - which.start % wide  # tiles do not cross its multiples
         key = kernel, level.order, in_norm, id(squares), first
-        found = self._sides.get(key)
-        if found is None:
+        stored = self._sides.get(key)
+        if stored is None:
             assert self.table is not None
             factors = self.table.side_slope if in_norm else self.table.side
-            found = factors(level, kernel, squares[first : first + wide].sqrt()).to(self.x.dtype)
-            if sum(side.numel() for side in list(self._sides.values())) + found.numel() > LIMITS.held_numbers:
+            stored = factors(level, kernel, squares[first : first + wide].sqrt()).to(self.x.dtype)
+            if sum(side.numel() for side in list(self._sides.values())) + stored.numel() > LIMITS.held_numbers:
                 self._sides.clear()
-            self._sides[key] = found
-        return found[:, which.start - first : which.stop - first]
+            self._sides[key] = stored
+        return stored[:, which.start - first : which.stop - first]
 
     # -- single entries --------------------------------------------------------------------------------------
     def write_entries(self, target: Mapping[Any, Tensor], i: Tensor, j: Tensor, r: Tensor | None = None) -> None:
@@ -269,8 +269,8 @@ class Points:
         at_once = 2 * LIMITS.pairs_at_once
         cosines = torch.full_like(i, 2.0, dtype=self.sx.dtype) if r is None else r.to(self.sx.dtype)
         for p, q, cosine in zip(*(v.split(at_once) for v in (i, j, cosines)), strict=True):
-            for which, found in self.entries(p, q, cosine):
-                for kernel, values in found.items():
+            for which, kernels in self.entries(p, q, cosine):
+                for kernel, values in kernels.items():
                     target[kernel][p[which], q[which]] = values.to(target[kernel])
                     if self.symmetric:
                         target[kernel][q[which], p[which]] = values.to(target[kernel])
@@ -287,10 +287,10 @@ class Points:
                 which = (~alone & (sign * x > 0)).nonzero().squeeze(1)
                 if not len(which):
                     continue
-                known, found = self._near(table, sign, i[which], j[which], x[which])
+                known, kernels = self._near(table, sign, i[which], j[which], x[which])
                 alone[which] = True
                 alone[which[known]] = False
-                yield which[known], found
+                yield which[known], kernels
         if bool(alone.any()):
             p, q = i[alone], j[alone]
             yield alone.nonzero().squeeze(1), self.spec.pairwise(self.sx[p], self.sy[q], self.dots(p, q))
@@ -315,9 +315,11 @@ class Points:
             if spec.network.closed and not scale.single:
                 cap = table.once(("cap", sign), lambda: Cap(spec, table, sign))
                 apart = 2.0 * torch.sin(0.25 * math.pi * (1.0 - x.abs())).square()
-                own = {k: self._root(table, k, self.sx)[i] * self._root(table, k, self.sy)[j] for k in names}
-                known, found = cap.kernels(names, nx.cpu(), ny.cpu(), apart.cpu(), {k: v.cpu() for k, v in own.items()})
-                return known.to(x.device), found
+                diagonals = {k: self._root(table, k, self.sx)[i] * self._root(table, k, self.sy)[j] for k in names}
+                known, kernels = cap.kernels(
+                    names, nx.cpu(), ny.cpu(), apart.cpu(), {k: v.cpu() for k, v in diagonals.items()}
+                )
+                return known.to(x.device), kernels
             network = spec.network
             series = table.once((sign, dtype), lambda: near_series(network, scale, sign * table.reach, dtype))
         if series is None:
@@ -338,8 +340,8 @@ class Points:
     def _of_pairs(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], i: Tensor, j: Tensor) -> Tensor:
         """A function of pairs of rows and their squared norms, a few rows at a time."""
         at_once = max(64, LIMITS.held_numbers // (8 * max(1, self.x.shape[1])))
-        parts = zip(i.split(at_once), j.split(at_once), strict=True)
-        return torch.cat([function(self.x[p].double(), self.y[q].double(), self.sx[p], self.sy[q]) for p, q in parts])
+        chunks = zip(i.split(at_once), j.split(at_once), strict=True)
+        return torch.cat([function(self.x[p].double(), self.y[q].double(), self.sx[p], self.sy[q]) for p, q in chunks])
 
 
 def products(x: Tensor, y: Tensor, out: Tensor) -> Tensor:

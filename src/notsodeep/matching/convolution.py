@@ -146,17 +146,17 @@ def _fitted(deq: ConvDEQ, kernel: Kernel, layers: int, images: Tensor) -> tuple[
         return block_kernels(made[: len(images) // 2], made, (kernel,))[kernel]  # half of the pairs say as much
 
     def network(logarithms: Any, gain: float = 1.0) -> ConvENN:
-        found = [float(v) for v in np.exp(logarithms)]
-        recurrent, inputs = [0.0, *found[: layers - 1]], found[layers - 1 :] or b
+        variances = [float(v) for v in np.exp(logarithms)]
+        recurrent, inputs = [0.0, *variances[: layers - 1]], variances[layers - 1 :] or b
         phi, sizes = [deq.dense.activation] * layers, {"image": deq.image, "filter": deq.filter, "pool": deq.pool}
         return ConvENN(phi, recurrent, inputs, c, **sizes, gain=gain)  # type: ignore[arg-type]
 
     def gap(logarithms: Any) -> Any:
-        found = values(network(logarithms))
-        return ((best_gain(found) * found - truth) / scale).flatten().numpy()
+        kernel_values = values(network(logarithms))
+        return ((best_gain(kernel_values) * kernel_values - truth) / scale).flatten().numpy()
 
-    def best_gain(found: Tensor) -> float:
-        return float((found * truth).sum() / found.square().sum())
+    def best_gain(kernel_values: Tensor) -> float:
+        return float((kernel_values * truth).sum() / kernel_values.square().sum())
 
     truth = values(deq)
     scale = float(truth.square().mean().sqrt())

@@ -58,8 +58,8 @@ def match(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel = "ck"
     if family != "auto" and family not in FAMILIES:
         raise InvalidInputError(f"family must be one of {['auto', *FAMILIES]}, got {family!r}")
     target = make_target(deq, statistics, kernel)
-    found = _choose(target) if family == "auto" else FAMILIES[family](target)
-    made = found if isinstance(found, Refusal) else _certify(target, found)
+    draft = _choose(target) if family == "auto" else FAMILIES[family](target)
+    made = draft if isinstance(draft, Refusal) else _certify(target, draft)
     if isinstance(made, Refusal):
         raise made.error()
     return made
@@ -82,7 +82,7 @@ def _certify(target: Target, draft: Draft) -> Twin | Refusal:
 
 def _choose(target: Target) -> Draft | Refusal:
     """The first family of the list whose next orders are near the DEQ's, else the nearest; the cheapest come first."""
-    found: dict[str, tuple[float, Draft]] = {}
+    drafts: dict[str, tuple[float, Draft]] = {}
     refused: list[Refusal] = []
     for family in ("hard_tanh", "skip", "hermite") if target.odd else ("leaky_relu", "hermite"):
         draft = FAMILIES[family](target)
@@ -90,14 +90,14 @@ def _choose(target: Target) -> Draft | Refusal:
             refused.append(draft)
             continue
         cost = target.cost(target.jet_of(draft.network, draft.rates))
-        found[draft.family] = float(cost), draft
+        drafts[draft.family] = float(cost), draft
         if cost <= LIMITS.near_next_order:
             break
-    if not found:
+    if not drafts:
         return refused[-1]
-    least, best = min(found.values(), key=lambda pair: pair[0])
-    cheaper = itertools.takewhile(lambda family: family != best.family, found)
-    farther = {family: math.sqrt(found[family][0] / max(least, 1e-300)) for family in cheaper}
+    least, best = min(drafts.values(), key=lambda pair: pair[0])
+    cheaper = itertools.takewhile(lambda family: family != best.family, drafts)
+    farther = {family: math.sqrt(drafts[family][0] / max(least, 1e-300)) for family in cheaper}
     remarks = [
         f"{family} has the numbers too, but is about {by:.2g} times farther off" for family, by in farther.items()
     ]

@@ -103,9 +103,9 @@ class Solved:
         return Draft(ENN(design.activations(self.z, target.tau0)), family, reason, rates)
 
 
-def best_of(found: Sequence[Solved]) -> Solved:
+def best_of(solutions: Sequence[Solved]) -> Solved:
     """The feasible one with the best next orders, else the nearest to feasible."""
-    return min(found, key=lambda s: (not s.feasible, s.cost if s.feasible else s.residual))
+    return min(solutions, key=lambda s: (not s.feasible, s.cost if s.feasible else s.residual))
 
 
 def jet_of(target: Target, design: Design, z: Array) -> KernelJet:

@@ -99,14 +99,14 @@ def _signs(deq: DEQ, sizes: Array) -> Array:
     """The signs of phi's own coefficients; greedily the one that makes the layer smaller where phi has none."""
     # at the variance of the pre-activations at unit norm, of phi as it is given
     q = float(equilibrium_variance(deq, torch.ones(1, dtype=torch.float64)))
-    own = np.asarray(hermite_coefficients(deq.activation, q, len(sizes)))
+    hermite = np.asarray(hermite_coefficients(deq.activation, q, len(sizes)))
     x = np.linspace(-5.0, 5.0, 201)  # a standard normal hardly goes further
     signs, total = np.ones(len(sizes)), np.zeros_like(x)
     points = torch.from_numpy(x)
     (table,) = hermite_table(points, torch.ones_like(points), len(sizes))
     for k, (size, here) in enumerate(zip(sizes, table.numpy(), strict=True)):
-        if abs(own[k]) > 1e-10 * np.abs(own).max():
-            signs[k] = math.copysign(1.0, own[k])
+        if abs(hermite[k]) > 1e-10 * np.abs(hermite).max():
+            signs[k] = math.copysign(1.0, hermite[k])
         elif np.abs(total - size * here).max() < np.abs(total + size * here).max():
             signs[k] = -1.0
         total = total + signs[k] * size * here

@@ -265,9 +265,9 @@ class DEQ(Dense):
     def to_dict(self) -> dict[str, Any]:
         """Return the network as a JSON document, which :meth:`from_dict` reads."""
         layers = [phi.to_dict() for phi in self.activations]
-        own = {"network": "DEQ", "activation": layers[0] if len(layers) == 1 else layers, "readout": self.readout}
+        document = {"network": "DEQ", "activation": layers[0] if len(layers) == 1 else layers, "readout": self.readout}
         more = {"normalise": True} if self.normalise else {}
-        return {**own, **dict(zip(VARIANCES, self.variances, strict=True)), **more}
+        return {**document, **dict(zip(VARIANCES, self.variances, strict=True)), **more}
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> DEQ:

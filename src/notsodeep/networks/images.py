@@ -170,8 +170,8 @@ class ConvDEQ(_OfImages):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the network as a JSON document, which :func:`network_from_dict` reads."""
-        own = {"network": "ConvDEQ", "image": list(self.image), "filter": self.filter, "pool": self.pool}
-        return {**self.dense.to_dict(), **own}
+        sizes = {"network": "ConvDEQ", "image": list(self.image), "filter": self.filter, "pool": self.pool}
+        return {**self.dense.to_dict(), **sizes}
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ConvDEQ:
@@ -250,8 +250,8 @@ class ConvENN(_OfImages):
     def to_dict(self) -> dict[str, Any]:
         """Return the network as a JSON document, which :func:`network_from_dict` reads."""
         layers = {name: list(v) for name, v in zip(VARIANCES, zip(*self.variances, strict=True), strict=True)}
-        own = {"network": "ConvENN", "image": list(self.image), "filter": self.filter, "pool": self.pool}
-        return {**self.dense.to_dict(), **layers, **own, "gain": self.gain}
+        sizes = {"network": "ConvENN", "image": list(self.image), "filter": self.filter, "pool": self.pool}
+        return {**self.dense.to_dict(), **layers, **sizes, "gain": self.gain}
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ConvENN:

@@ -232,11 +232,11 @@ def at_equilibrium(
     """
     if not kernels:
         return cell.value(covariance), {}
-    value, slope, own = cell.traverse(covariance) if isinstance(cell, Cell) else (*cell.both(covariance), None)
+    value, slope, inside = cell.traverse(covariance) if isinstance(cell, Cell) else (*cell.both(covariance), None)
     gap = 1.0 - sigma_a2 * slope
     check(gap)
-    trained = value if own is None else value + own  # the readout, and the weights inside the cell
-    theta = covariance if own is None else covariance + sigma_a2 * own
+    trained = value if inside is None else value + inside  # the readout, and the weights inside the cell
+    theta = covariance if inside is None else covariance + sigma_a2 * inside
     return value, {k: trained + theta * slope / gap if k == "ntk" else trained / gap for k in kernels}
 
 
@@ -263,16 +263,16 @@ class Cell(LayerMaps):
         return self.traverse(covariance)[:2]
 
     def traverse(self, covariance: Any) -> tuple[Any, Any, Any]:
-        """Return F, its derivative, and the tangents T of the cell's own weights."""
-        slope, own, weights = None, None, False
+        """Return F, its derivative, and the tangents T of the weights inside the cell."""
+        slope, tangents, weights = None, None, False
         for layer, rate in zip(self.layers, self.rates, strict=True):
             if weights and rate is not None:
-                own = _plus(own, rate * covariance)
+                tangents = _plus(tangents, rate * covariance)
             weights = weights or rate is not None
             covariance, steep = layer.both(covariance)
             slope = steep if slope is None else slope * steep
-            own = own if own is None else own * steep
-        return covariance, slope, own
+            tangents = tangents if tangents is None else tangents * steep
+        return covariance, slope, tangents
 
     def subset(self, which: Any) -> Cell:
         """Select some of the pairs."""

@@ -118,8 +118,8 @@ class Conditioned(NormUnits):
             if self.singular or remainder(self.basis, False) is not None:
                 return known
             # at no norm is a polynomial above the sum of its Chebyshev coefficients
-            own = torch.tensor(self.coefficients, dtype=torch.float64)
-            sizes = torch.einsum("kb,hbm->hkm", known, own).abs().sum(2).amax(0)
+            table = torch.tensor(self.coefficients, dtype=torch.float64)
+            sizes = torch.einsum("kb,hbm->hkm", known, table).abs().sum(2).amax(0)
             return known[: needed(sizes.square()[:, None] * torch.arange(1.0, len(known) + 1.0)[:, None])]
 
     def rows(self, norm: Tensor, table: Tensor | None = None) -> Tensor:
@@ -233,15 +233,15 @@ class ConditionedLayer:
             return torch.cat([self._series(shared, rows, rows, r, derived) for r in rho.split(size)])
         (x, i), (y, j) = (_distinct(s) for s in (sx, sy))
         left, right, pairs = self.phi.rows(x), self.phi.rows(y), len(x) * len(y)
-        parts = list(zip(i.split(size), j.split(size), rho.split(size), strict=True))
+        chunks = list(zip(i.split(size), j.split(size), rho.split(size), strict=True))
         if pairs <= min(2 * len(rho), LIMITS.held // self.terms):  # few norms: the orders of all their pairs at once
             a, b = ((rows @ self._table.T).permute(2, 0, 1) for rows in (left, right))
             shared = (a @ b.mT).flatten(1) / self.phi.groups
-            orders = (shared[: _enough(r, self.terms)].index_select(1, i * len(y) + j) for i, j, r in parts)
+            orders = (shared[: _enough(r, self.terms)].index_select(1, i * len(y) + j) for i, j, r in chunks)
         else:
-            orders = (self._orders(left[i], right[j], _enough(r, self.terms)) for i, j, r in parts)
-        found = zip(orders, parts, strict=True)
-        return torch.cat([self._series(t, left[i], right[j], r, derived) for t, (i, j, r) in found])
+            orders = (self._orders(left[i], right[j], _enough(r, self.terms)) for i, j, r in chunks)
+        series = zip(orders, chunks, strict=True)
+        return torch.cat([self._series(t, left[i], right[j], r, derived) for t, (i, j, r) in series])
 
     def _orders(self, left: Tensor, right: Tensor, terms: int) -> Tensor:
         """t_k = mean_h c_hk c_hk, (terms, pairs), from rows (pairs, groups, size)."""
@@ -267,14 +267,14 @@ class ConditionedLayer:
         for parity in (0, 1):
             a, b = left @ expanded[parity], right @ expanded[parity]
             sums = tail_sums(power, LIMITS.expansion, rho, parity)
-            part = torch.zeros_like(rho)
+            share = torch.zeros_like(rho)
             for i in range(LIMITS.expansion):
                 # the product of two expansions in 1/k
                 weight = (a[..., : i + 1] * b[..., : i + 1].flip(-1)).sum(-1).mean(-1)
-                part = part + weight * sums[i]
+                share = share + weight * sums[i]
             odd = parity != int(derived)  # rho^k and rho^(k-1) have opposite parity
-            part = part / rho.abs().clamp_min(1e-300) if derived else part
-            total = total + (torch.sign(rho) * part if odd else part)
+            share = share / rho.abs().clamp_min(1e-300) if derived else share
+            total = total + (torch.sign(rho) * share if odd else share)
         return torch.where(rho.abs() > 0.98, total, torch.zeros_like(total))
 
 

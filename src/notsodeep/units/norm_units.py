@@ -54,8 +54,8 @@ class NormUnits(Activation):
         table = self.table(before, before.shape[-1]) if table is None else table
         if torch.compiler.is_compiling() or before.ndim < 2:
             return self.formula(before, inputs, table)
-        parts = [self.formula(b, x, table) for b, x in _blocks(before, inputs)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        blocks = [self.formula(b, x, table) for b, x in _blocks(before, inputs)]
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
     def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
         table = self.table(before, before.shape[-1])

@@ -75,8 +75,8 @@ def _family_coefficients(basis: Basis, terms: int) -> Tensor:
     (nodes, _, table), odd = half_line(terms, step(basis)), torch.tensor(basis.parities)
     functions, out = basis.functions(nodes), torch.zeros(terms, basis.size, dtype=torch.float64)
     for parity in (0, 1):
-        own = (odd == parity).nonzero().flatten()
-        out[parity::2, own] = table[parity::2] @ functions[:, own]
+        same = (odd == parity).nonzero().flatten()
+        out[parity::2, same] = table[parity::2] @ functions[:, same]
     return out
 
 

@@ -81,8 +81,8 @@ class Thresholds(NormUnits):
     @property
     def shares(self) -> tuple[float, ...]:
         """The part of the units that has each threshold."""
-        own = self.profiles(np.ones(1))[0][:, 0] * np.asarray(self.weights)
-        return tuple((own / own.sum()).tolist())
+        diagonal = self.profiles(np.ones(1))[0][:, 0] * np.asarray(self.weights)
+        return tuple((diagonal / diagonal.sum()).tolist())
 
     def profiles(self, rho: Array) -> tuple[Array, Array]:
         """The kernel of every threshold's units at norm one, and its derivative in rho: (thresholds, len(rho))."""
@@ -183,8 +183,8 @@ class _Profile(torch.autograd.Function):
         ctx.save_for_backward(rho)
         ctx.phi, ctx.order = phi, order
         points = rho.detach().numpy()
-        found = phi.profiles(points)[order] if order < 2 else phi.densities(points)
-        return torch.from_numpy(np.asarray(phi.weights) @ found)
+        profiles = phi.profiles(points)[order] if order < 2 else phi.densities(points)
+        return torch.from_numpy(np.asarray(phi.weights) @ profiles)
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None, None]:

@@ -219,12 +219,12 @@ def _orders(target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _plain(target: Target, starts: Sequence[Sequence[Array]]) -> Solved:
     """Activations alone, from the first start that leads to a good next order, else the best of two feasible ones."""
     design = HermiteDesign(_orders(target), target.size)
-    found: list[Solved] = []
+    solutions: list[Solved] = []
     for layers in starts:
-        found.append(solve(target, design, design.pack(layers)))
-        if found[-1].good or sum(s.feasible for s in found) >= 2:
+        solutions.append(solve(target, design, design.pack(layers)))
+        if solutions[-1].good or sum(s.feasible for s in solutions) >= 2:
             break
-    return best_of(found)
+    return best_of(solutions)
 
 
 def _plain_starts(target: Target) -> list[list[Array]]:
@@ -246,10 +246,10 @@ def _rated(target: Target) -> Solved:
     first, second = outer_start(target, LIMITS.polynomial_degree)
     first[2] *= 0.1
     layers = [first / np.linalg.norm(first), second]
-    found: list[Solved] = []
+    solutions: list[Solved] = []
     for readout in (None, 0.999, 0.9999, 0.9):
         rates = target.rates_at_first_order(readout)
-        found.append(solve(target, design, design.pack(layers, rates)))
-        if found[-1].feasible:
+        solutions.append(solve(target, design, design.pack(layers, rates)))
+        if solutions[-1].feasible:
             break
-    return best_of(found)
+    return best_of(solutions)

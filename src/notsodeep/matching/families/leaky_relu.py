@@ -72,17 +72,17 @@ def leaky_relu(target: Target) -> Draft | Refusal:
         start = np.array(_halves(target.normalised[0]))  # c2 and c3 are then checked by the certificate
         solution = solve(target, LeakyDesign(1, target.size), start)
         return solution.draft("leaky_relu", target.depth_reason)
-    found = _shares(ck)
-    if isinstance(found, Refusal):
-        return found
+    shares = _shares(ck)
+    if isinstance(shares, Refusal):
+        return shares
     if not target.tangent:
-        solution = solve(target, LeakyDesign(2, target.size), _packed(found))
+        solution = solve(target, LeakyDesign(2, target.size), _packed(shares))
         return solution.draft("leaky_relu", f"{target.depth_reason}; the DEQ is homogeneous, as Leaky-ReLU is")
     # two layers have three free numbers and an NTK asks four, so learning rates are needed
     design = LeakyDesign(2, target.size, free_rates=True)
     # a curved layer 1 takes up to twice what the first order gives to W_2
     less = 1.0 - 2.0 * (1.0 - target.rates_at_first_order()[2] / (2.0 if target.kernel == "ntk_frozen" else 3.0))
-    starts = [_tangent_start(target, ck, found, readout) for readout in (None, less)]
+    starts = [_tangent_start(target, ck, shares, readout) for readout in (None, less)]
     solution = best_of([solve(target, design, start) for start in starts])
     return solution.draft(
         "leaky_relu", f"{target.depth_reason}; Leaky-ReLU reaches the NTK with one learning rate per matrix"
@@ -128,9 +128,9 @@ def _inhomogeneous(ck: Target) -> Refusal | None:
     )
 
 
-def _packed(found: tuple[float, float]) -> Array:
+def _packed(shares: tuple[float, float]) -> Array:
     """The two layers of the CK's twin in units of the diagonal's root."""
-    return np.array([*_halves(found[0]), *_halves(found[1])])
+    return np.array([*_halves(shares[0]), *_halves(shares[1])])
 
 
 def _halves(p: float) -> tuple[float, float]:
@@ -138,9 +138,9 @@ def _halves(p: float) -> tuple[float, float]:
     return math.sqrt(p), math.sqrt(max(1.0 - p, 0.0) / (1.0 - 2.0 / math.pi))
 
 
-def _tangent_start(target: Target, ck: Target, found: tuple[float, float], readout: float | None) -> Array:
+def _tangent_start(target: Target, ck: Target, shares: tuple[float, float], readout: float | None) -> Array:
     """The twin of the CK, its last layer shrunk to share c1 among the trained matrices, and rates that fit c1."""
-    z = _packed(found)
+    z = _packed(shares)
     total = target.normalised[0] / ck.normalised[0]
     rates = target.rates_at_first_order(readout)
     trained = sum(rates[1:]) if target.kernel == "ntk_frozen" else sum(rates)

@@ -198,8 +198,10 @@ def _rule(network: Network, kernel: Kernel, trains: Trains | Literal["auto"], un
 def _twin(
     network: Network, kernel: Kernel, made: LayerDesign, norms: tuple[float, float] | None, trains: Trains
 ) -> Twin:
-    proof, own = made.proof, made.rows[-1]
+    proof, taken = made.proof, made.rows[-1]
     certificate = TwinCertificate(
         "uniform", proof.sampled, proof.bound, norms=norms, at=proof.at, table=made.rows, assumes=proof.assumes
     )
-    return Twin(network, ENN([made.layer]), kernel, own.family, certificate, made.rates, made.reason, trains, own.kinds)
+    return Twin(
+        network, ENN([made.layer]), kernel, taken.family, certificate, made.rates, made.reason, trains, taken.kinds
+    )

@@ -42,24 +42,24 @@ def projection_bound(target: KernelOrders, parts: Array) -> float:
     return float(_quotient(left[None], target.diagonal, 2 * target.degree)[0]) + LIMITS.rounding
 
 
-def certify(target: KernelOrders, parts: Array, want: Array, found: UnitFit, gain: Array) -> Supremum:
-    """Bound the error of the layer that :func:`units.assemble` makes of ``found``.
+def certify(target: KernelOrders, parts: Array, want: Array, fitted: UnitFit, gain: Array) -> Supremum:
+    """Bound the error of the layer that :func:`units.assemble` makes of ``fitted``.
 
-    ``found`` is fitted to ``want``, which are the ``parts`` up to signs or rotations among the kinds of each order.
+    ``fitted`` is fitted to ``want``, which are the ``parts`` up to signs or rotations among the kinds of each order.
     """
     rows = target.grid[1]
     scale = np.sqrt(np.diag(target.total))
     want = want * scale
-    table = gained(found.basis, gain, len(want))
-    have = (table @ (found.values * scale).reshape(len(found.values), -1)).reshape(-1, *want.shape[1:])
+    table = gained(fitted.basis, gain, len(want))
+    have = (table @ (fitted.values * scale).reshape(len(fitted.values), -1)).reshape(-1, *want.shape[1:])
     reach = projection_bound(target, parts)
-    flat, total = have.reshape(-1, len(target.nodes)), _whole(target, found, trained=bool(gain[-1] > 1.0))
+    flat, total = have.reshape(-1, len(target.nodes)), _whole(target, fitted, trained=bool(gain[-1] > 1.0))
     # Parseval: orders beyond the table are what the units have, less those in it
     beyond = np.abs(quadratic(rows, total - flat.T @ flat))
     whole = _difference(target, want, have, reach) + float(
         _quotient(beyond[None], target.diagonal, 2 * target.degree)[0]
     )
-    whole += LIMITS.rounding * max(1.0, found.largest / LIMITS.largest_coefficients)
+    whole += LIMITS.rounding * max(1.0, fitted.largest / LIMITS.largest_coefficients)
     apart = target.interpolation
     # all is relative to the interpolant's diagonal, which is so near to the kernel's
     bound = (whole + apart + 2.0 * target.aliased) / (1.0 - apart) if apart < 1.0 else float("inf")
@@ -85,8 +85,8 @@ def _difference(target: KernelOrders, want: Array, have: Array, reach: float) ->
         if most - seen <= 0.03 * level:  # little is left to gain
             break
         # the last orders one by one
-        found = _largest(target, want[:first], have[:first], fine, coarse)
-        most = min(most, found + float(each[first:].sum()))
+        bound = _largest(target, want[:first], have[:first], fine, coarse)
+        most = min(most, bound + float(each[first:].sum()))
     if most <= 0.08 * reach or target.network.kinked:
         return reach + most
     # what the kinds leave and what the units miss may cancel
@@ -137,8 +137,8 @@ def _largest(target: KernelOrders, want: Array, have: Array, fine: int, coarse: 
         cosines = np.cos(np.outer(part, np.arange(degree)))
         turns = cosines * np.arange(degree) ** 2 * (np.pi / cells) ** 2 / 8.0
         values, turned = ((matrix @ flat).reshape(-1, count, count) for matrix in (cosines, turns))
-        found = (np.abs(a @ inner @ rows.T).max(0) for a, inner in ((rows, values), (bent, values), (rows, turned)))
-        tops = np.maximum(tops, list(found))
+        largest = (np.abs(a @ inner @ rows.T).max(0) for a, inner in ((rows, values), (bent, values), (rows, turned)))
+        tops = np.maximum(tops, list(largest))
     excess = grid_excess(2.0 * grid_slack(count - 1, across) + grid_slack(degree - 1, cells))
     tops = np.maximum(tops[:, 1:], tops[:, :-1])
     value, one, turn = np.maximum(tops[:, :, 1:], tops[:, :, :-1])
@@ -151,17 +151,17 @@ def _largest(target: KernelOrders, want: Array, have: Array, fine: int, coarse: 
 def _powers(count: int) -> Array:
     """Chebyshev coefficients of rho^k, k < count, in the columns."""
     orders = np.arange(count)
-    found = to_coefficients(count) @ chebyshev_nodes(count)[:, None] ** orders
-    return np.where((orders[:, None] + orders) % 2 == 0, found, 0.0)
+    powers = to_coefficients(count) @ chebyshev_nodes(count)[:, None] ** orders
+    return np.where((orders[:, None] + orders) % 2 == 0, powers, 0.0)
 
 
-def _whole(target: KernelOrders, found: UnitFit, trained: bool) -> Array:
+def _whole(target: KernelOrders, fitted: UnitFit, trained: bool) -> Array:
     """The kernel of the units at parallel inputs with the norms of the nodes, all orders together: (N, N).
 
     By quadrature of the units (:func:`projections.step` bounds its error), not from a table of orders.
     """
-    at_nodes = (found.values * np.sqrt(np.diag(target.total))).reshape(len(found.values), -1)
-    roots = [parseval_root(found.basis, slopes).numpy() for slopes in (False, True)[: 1 + trained]]
+    at_nodes = (fitted.values * np.sqrt(np.diag(target.total))).reshape(len(fitted.values), -1)
+    roots = [parseval_root(fitted.basis, slopes).numpy() for slopes in (False, True)[: 1 + trained]]
     flat = (np.concatenate(roots) @ at_nodes).reshape(-1, len(target.nodes))
     return np.asarray(flat.T @ flat)
 

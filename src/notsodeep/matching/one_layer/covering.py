@@ -43,10 +43,10 @@ def prove(deq: DEQ, layer: Feedback, seen: float) -> float:
             break
         fine = 1 if wide.any() else 200
         nodes = np.sort(np.concatenate([nodes, (0.5 * (nodes[1:] + nodes[:-1]))[wide]]))
-    found = _cover(deq, cells, _Nodes(deq, layer, np.exp(nodes)), limits)
+    bounds = _cover(deq, cells, _Nodes(deq, layer, np.exp(nodes)), limits)
     if math.isfinite(limits.step):
-        found[:, -1] = _steps(deq, layer, cells, limits)
-    return float(found.max())
+        bounds[:, -1] = _steps(deq, layer, cells, limits)
+    return float(bounds.max())
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class _Far:
 
     @staticmethod
     def of(phi: Activation) -> _Far | None:
-        found = None if any(phi.slope_jumps()) or not phi.continuous else phi.suprema or _sampled(phi)
-        if found is None:
+        suprema = None if any(phi.slope_jumps()) or not phi.continuous else phi.suprema or _sampled(phi)
+        if suprema is None:
             return None
         low, high = (float(phi.derivative(side * 1e6)) for side in (-1.0, 1.0))
         bounded = max(abs(low), abs(high)) < 1e-9
@@ -82,7 +82,7 @@ class _Far:
         rest, step = (far * means(gaps, torch.tensor([far], dtype=torch.float64), phi.panels())[:, 0]).tolist()
         return _Far(
             phi.lipschitz,
-            *found,
+            *suprema,
             math.hypot(low, high) / math.sqrt(2.0),
             1.01 * rest,
             1.01 * step if bounded else math.inf,

@@ -56,20 +56,20 @@ def _with_diagonal(grid: _Pairs, layer: Feedback, rate: float) -> Feedback:
     """Give the units the factor of the norm with which their kernel has the DEQ's diagonal."""
     x = chebyshev_nodes(65)
     squares = torch.from_numpy(((1.0 + x) / (1.0 - x)) ** 2)
-    own = _layer_kernel(diagonal, layer, rate, squares)
-    gain = to_coefficients(len(x)) @ (grid.own(squares) / own).sqrt().numpy()
+    along = _layer_kernel(diagonal, layer, rate, squares)
+    gain = to_coefficients(len(x)) @ (grid.own(squares) / along).sqrt().numpy()
     return replace(layer, gain=tuple(gain[: int(np.flatnonzero(np.abs(gain) > 1e-7)[-1]) + 1].tolist()))
 
 
 def _proof(grid: _Pairs, layer: Feedback, rate: float) -> Supremum:
     """The bound that boxes prove, or what a search finds where they prove none."""
-    found = grid.errors(layer, rate)
-    worst = int(np.argmax(found))
-    bound = prove(grid.deq, layer, float(found[worst])) if grid.kernel == "ck" else math.inf
+    errors = grid.errors(layer, rate)
+    worst = int(np.argmax(errors))
+    bound = prove(grid.deq, layer, float(errors[worst])) if grid.kernel == "ck" else math.inf
     if not math.isfinite(bound):
         return _search(grid, layer, rate)
     assumes = "" if grid.deq.activation.suprema else _SAMPLED
-    return Supremum(bound, float(found[worst]), float(np.cos(grid.place[2, worst])), assumes)
+    return Supremum(bound, float(errors[worst]), float(np.cos(grid.place[2, worst])), assumes)
 
 
 def _layer(deq: DEQ, shared: float) -> Feedback:
@@ -91,11 +91,11 @@ def _layer(deq: DEQ, shared: float) -> Feedback:
     rest = (q - drive - common - linear).clamp_min(0.0)
     offset = 0.0 if vanishes_at_zero(deq) else 1.0
     rows = [linear.sqrt().numpy() / s, rest.sqrt().numpy() / s, common.sqrt().numpy() / (s + offset)]
-    found = np.stack(rows if common.max() > 1e-12 * q.max() else rows[:2]) @ to_coefficients(len(x)).T
-    found = found[:, : int(np.flatnonzero(np.abs(found).max(0) > 1e-13)[-1]) + 1]
-    ends = found.sum(1)
-    found[:, 0] -= np.where(np.abs(ends) < 1e-6, ends, 0.0)  # those of bounded activations vanish at infinity
-    return Feedback(deq.activation, tuple(map(tuple, found.tolist())), math.sqrt(sigma_b2), offset)
+    coefficients = np.stack(rows if common.max() > 1e-12 * q.max() else rows[:2]) @ to_coefficients(len(x)).T
+    coefficients = coefficients[:, : int(np.flatnonzero(np.abs(coefficients).max(0) > 1e-13)[-1]) + 1]
+    ends = coefficients.sum(1)
+    coefficients[:, 0] -= np.where(np.abs(ends) < 1e-6, ends, 0.0)  # those of bounded activations vanish at infinity
+    return Feedback(deq.activation, tuple(map(tuple, coefficients.tolist())), math.sqrt(sigma_b2), offset)
 
 
 # ---- errors --------------------------------------------------------------------------------------------------
@@ -122,8 +122,8 @@ class _Pairs:
 
     def scaled_error(self, layer: Feedback, rate: float) -> float:
         """Return the largest error of the layer with a factor of the norm that gives it the diagonal."""
-        own = _layer_kernel(diagonal, layer, rate, torch.stack(self.pairs[:2])).prod(0).sqrt()
-        return float((_layer_kernel(pairwise, layer, rate, *self.pairs) / own - self.truth / self.scale).abs().max())
+        along = _layer_kernel(diagonal, layer, rate, torch.stack(self.pairs[:2])).prod(0).sqrt()
+        return float((_layer_kernel(pairwise, layer, rate, *self.pairs) / along - self.truth / self.scale).abs().max())
 
 
 def _layer_kernel(evaluate: Any, layer: Feedback, rate: float, *places: Tensor) -> Tensor:
@@ -140,15 +140,15 @@ def _grid(deq: DEQ, kernel: Kernel) -> _Pairs:
 
 
 def _search(pairs: _Pairs, layer: Feedback, rate: float = 0.0) -> Supremum:
-    """The largest error that is found, and its cosine: pairs ever nearer to the worst."""
+    """The largest error that a search meets, and its cosine: pairs ever nearer to the worst."""
     rng = np.random.default_rng(0)
-    found = pairs.errors(layer, rate)
+    errors = pairs.errors(layer, rate)
     for width in track((0.5, 0.15, 0.05), 3, "the worst pair of inputs"):
-        near = np.repeat(pairs.place[:, np.argsort(found)[-6:]], 8, axis=1)
+        near = np.repeat(pairs.place[:, np.argsort(errors)[-6:]], 8, axis=1)
         moves = width * rng.standard_normal(near.shape) * (np.arange(near.shape[1]) % 8 > 0)  # each stays once
         norms, angle = np.clip(near[:2] * np.exp(moves[:2]), *_SPAN), np.clip(near[2:] + moves[2:], 0.0, np.pi)
         pairs = _Pairs(pairs.deq, pairs.kernel, np.concatenate([norms, angle]))
-        found = pairs.errors(layer, rate)
-    worst = int(np.argmax(found))
-    seen = float(found[worst])
+        errors = pairs.errors(layer, rate)
+    worst = int(np.argmax(errors))
+    seen = float(errors[worst])
     return Supremum(1.1 * seen, seen, float(np.cos(pairs.place[2, worst])), _SEARCHED)

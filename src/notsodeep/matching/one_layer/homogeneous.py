@@ -96,25 +96,25 @@ def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> It
     for degree, singular in ((6, 3), (6, 5), (8, 5), (10, 5)):
         basis = Basis(1.0, degree, 0 if smooth else singular, order, data.parity)
         fits = [smallest(basis, want, gain, degrees=(degree,), alphas=(0.4, 0.5, 0.6)) for want in choices]
-        found = min(fits, key=lambda f: f.missed)
-        proof = _certify(data, found, gain)
-        yield _layer(found, data), proof
+        best = min(fits, key=lambda f: f.missed)
+        proof = _certify(data, best, gain)
+        yield _layer(best, data), proof
         if proof.bound <= 0.1 * tol:
             break
 
 
-def _layer(found: UnitFit, data: Profile) -> Conditioned:
-    values = found.values[:, 0, :] * np.sqrt(data.diagonal)
-    return Conditioned((tuple(map(tuple, values.tolist())),), *astuple(found.basis))
+def _layer(fitted: UnitFit, data: Profile) -> Conditioned:
+    values = fitted.values[:, 0, :] * np.sqrt(data.diagonal)
+    return Conditioned((tuple(map(tuple, values.tolist())),), *astuple(fitted.basis))
 
 
-def _certify(data: Profile, found: UnitFit, gain: Array) -> Supremum:
-    values, trained = found.values[:, 0, 0], bool(gain[-1] > 1.0)
-    have = (basis_coefficients(found.basis, SINGULAR_TERMS).numpy() @ values * gain) ** 2
+def _certify(data: Profile, fitted: UnitFit, gain: Array) -> Supremum:
+    values, trained = fitted.values[:, 0, 0], bool(gain[-1] > 1.0)
+    have = (basis_coefficients(fitted.basis, SINGULAR_TERMS).numpy() @ values * gain) ** 2
     gap = have - data.orders
-    gram, odd = sum(tail_gram(found.basis, s).numpy() for s in (False, True)[: 1 + trained]), found.basis.parities
-    own = [np.where(np.array(odd) == p, values, 0.0) for p in (0, 1)]
-    tail = sum(abs(v @ gram @ v - left) for v, left in zip(own, data.beyond, strict=True))
+    gram, odd = sum(tail_gram(fitted.basis, s).numpy() for s in (False, True)[: 1 + trained]), fitted.basis.parities
+    halves = [np.where(np.array(odd) == p, values, 0.0) for p in (0, 1)]
+    tail = sum(abs(v @ gram @ v - left) for v, left in zip(halves, data.beyond, strict=True))
     cells, together = 2048, 128  # orders that are bounded together
     rho = np.cos(np.linspace(0.0, np.pi, cells + 1))
     first = np.polynomial.polynomial.polyval(rho, gap[:together])
@@ -122,4 +122,4 @@ def _certify(data: Profile, found: UnitFit, gain: Array) -> Supremum:
     bound = most + float(np.abs(gap[together:]).sum() + tail) + 2.0 * data.aliased + LIMITS.rounding
     errors = np.abs(np.polynomial.polynomial.polyval(rho[::4], gap))
     worst = int(np.argmax(errors))
-    return Supremum(bound, float(errors[worst]), float(rho[4 * worst]), _SIGNS if found.basis.singular else "")
+    return Supremum(bound, float(errors[worst]), float(rho[4 * worst]), _SIGNS if fitted.basis.singular else "")

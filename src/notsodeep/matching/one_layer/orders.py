@@ -245,8 +245,8 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
 
 def sketch(network: Network, kernel: Kernel, norms: tuple[float, float]) -> KernelOrders:
     """The first orders alone at a few norms."""
-    found = sample(network, kernel, *norms, int(vanishes_at_zero(network)), 96, 12)
-    return replace(found, total=found.orders.sum(0))
+    rough = sample(network, kernel, *norms, int(vanishes_at_zero(network)), 96, 12)
+    return replace(rough, total=rough.orders.sum(0))
 
 
 def resolved(network: Network, kernel: Kernel, high: float, share: float) -> tuple[int, float]:

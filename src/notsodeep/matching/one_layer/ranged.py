@@ -102,10 +102,10 @@ def _finished(target: KernelOrders, parts: Array, allowed: Allowance, trains: Tr
             break
         rich = replace(basis, degree=degree, alpha=alpha)
         near = rotated(target, want, rich, gain)
-        found = fit(rich, near, gain, even=True)
-        other = certify(target, parts, near, found, gain)
+        fitted = fit(rich, near, gain, even=True)
+        other = certify(target, parts, near, fitted, gain)
         if other.bound < LIMITS.worthwhile * proof.bound:
-            best, proof = found, other
+            best, proof = fitted, other
     return assemble(target, best), proof
 
 

@@ -100,8 +100,8 @@ def _certify(arc: _Arc, shares: Shares) -> Supremum:
         angle = np.linspace(0.0, math.pi, cells + 1)
         rho = np.cos(angle)
         value, slope = threshold_profiles(rho, shares.thresholds.tolist(), arc.leak)
-        own = shares.weights @ np.where(shares.gated[:, None], rho * slope, value)
-        error = np.abs(arc.profile(rho, arc.kernel) - own)
+        profile = shares.weights @ np.where(shares.gated[:, None], rho * slope, value)
+        error = np.abs(arc.profile(rho, arc.kernel) - profile)
         between = (arc.bounds(rho) + _unit_bounds(angle, arc.leak, shares)).excess()
         bound = float(np.max(np.maximum(error[:-1], error[1:]) + between)) + 1e-12  # rounding of terms of order one
         worst = int(np.argmax(error))
@@ -211,8 +211,8 @@ class _Arc:
     def profile(self, rho: Array, kernel: Kernel) -> Array:
         """k(x, y) / sqrt(k(x, x) k(y, y)) of inputs of this cosine."""
         one = torch.ones(len(rho), dtype=torch.float64)
-        found = pairwise(self.deq, one, one, torch.from_numpy(rho), (kernel,), check=False)[kernel]
-        return np.asarray(found) / self.diagonal(kernel)
+        values = pairwise(self.deq, one, one, torch.from_numpy(rho), (kernel,), check=False)[kernel]
+        return np.asarray(values) / self.diagonal(kernel)
 
     def bounds(self, rho: Array) -> _Bounds:
         """Bounds on the profile in every cell of angles whose ends have these cosines."""
@@ -231,8 +231,8 @@ class _Arc:
         value = _Bounds(flat, _sine(*after)[0], steepest + slant * _sine(low, high)[0])
         layer = Precomputed(value, _Bounds(steepest, slant * flat, slant * bending))
         # 1 - s k' >= 1 - s > 0 for every correlation, so that there is nothing to check
-        own, tangents = at_equilibrium(layer, inner, feedback, (self.kernel,) if is_tangent(self.kernel) else ())
-        return self.diagonal("ck") / self.diagonal(self.kernel) * tangents.get(self.kernel, own)
+        conjugate, tangents = at_equilibrium(layer, inner, feedback, (self.kernel,) if is_tangent(self.kernel) else ())
+        return self.diagonal("ck") / self.diagonal(self.kernel) * tangents.get(self.kernel, conjugate)
 
 
 def _bending(h: float, low: Array, high: Array) -> Array:

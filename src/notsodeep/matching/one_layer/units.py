@@ -71,11 +71,11 @@ class UnitFit:
 def signs(network: Network, norm: float, sizes: Array) -> Array:
     """One sign per order, phi's own where it has one; ``sizes`` are the wanted coefficients at that norm."""
     q = last_variance(network, torch.tensor([norm**2], dtype=torch.float64))
-    own = np.asarray(hermite_coefficients(network.activations[-1], float(q), min(len(sizes), 1024)))
+    hermite = np.asarray(hermite_coefficients(network.activations[-1], float(q), min(len(sizes), 1024)))
     out = np.ones(len(sizes))
     for k in range(len(sizes)):
-        if k < len(own) and abs(own[k]) > 1e-3 * sizes[k] > 0.0:
-            out[k] = math.copysign(1.0, own[k])
+        if k < len(hermite) and abs(hermite[k]) > 1e-3 * sizes[k] > 0.0:
+            out[k] = math.copysign(1.0, hermite[k])
         elif k > 2:
             out[k] = -out[k - 2]
     return out
@@ -96,16 +96,18 @@ def rotated(target: KernelOrders, want: Array, basis: Basis, gain: Array) -> Arr
     """
     phi, orders, kinds = target.network.activations[-1], len(want), want.shape[1]
     few = pivots(want.shape[2])
-    own = np.asarray(
+    hermite = np.asarray(
         hermite_coefficients(phi, last_variance(target.network, torch.from_numpy(target.nodes[few] ** 2)), orders)
     ).T
-    have = np.stack([np.roll(own, 2 * j, axis=0) * (np.arange(orders) >= 2 * j)[:, None] for j in range(kinds)], axis=1)
+    have = np.stack(
+        [np.roll(hermite, 2 * j, axis=0) * (np.arange(orders) >= 2 * j)[:, None] for j in range(kinds)], axis=1
+    )
     start, ahead, table = want[:, :, few], have, gained(basis, gain, orders)[:orders]
     for turn in range(60):
         left, _, right = np.linalg.svd(ahead @ start.transpose(0, 2, 1))
         rotation, before = left @ right, have
-        found = fit(basis, rotation @ start, gain, even=True)
-        have = (table @ found.values.reshape(basis.size, -1)).reshape(start.shape)
+        fitted = fit(basis, rotation @ start, gain, even=True)
+        have = (table @ fitted.values.reshape(basis.size, -1)).reshape(start.shape)
         ahead = have + turn / (turn + 3.0) * (have - before)  # Nesterov's momentum: ten to fifty times nearer
     return np.asarray(rotation @ want)
 
@@ -173,17 +175,17 @@ def smallest(
         return min(fits, key=lambda f: f.cost)
 
     found: list[UnitFit] = []
-    for part in ([d for d in degrees if d <= 12], [d for d in degrees if d > 12]):
-        if not part:
+    for group in ([d for d in degrees if d <= 12], [d for d in degrees if d > 12]):
+        if not group:
             continue
-        costs = {a: fit(replace(basis, alpha=a, degree=part[len(part) // 2]), few, gain).cost for a in alphas}
+        costs = {a: fit(replace(basis, alpha=a, degree=group[len(group) // 2]), few, gain).cost for a in alphas}
         slopes = sorted(alphas, key=costs.__getitem__)[:3]
         slopes += [a for a in alphas if a < min(slopes)][-1:]
-        found.append(best(part[-1], slopes))
-        low, high = 0, len(part) - 1
+        found.append(best(group[-1], slopes))
+        low, high = 0, len(group) - 1
         while found[-1].enough and low < high:
             middle = (low + high) // 2
-            tried = best(part[middle], slopes)
+            tried = best(group[middle], slopes)
             low, high = (low, middle) if tried.enough else (middle + 1, high)
             found += [tried] if tried.enough else []
         if found[-1].enough:
@@ -191,16 +193,16 @@ def smallest(
     return fit(min(found, key=lambda f: f.cost).basis, want, gain, allowed)
 
 
-def assemble(target: KernelOrders, found: UnitFit) -> Conditioned:
+def assemble(target: KernelOrders, fitted: UnitFit) -> Conditioned:
     """The layer: kinds mixed by the rows of a Hadamard matrix, so that all groups of units look alike."""
-    kinds = found.values.shape[1]
+    kinds = fitted.values.shape[1]
     groups = 1 << max(0, math.ceil(math.log2(kinds)))
     mix = hadamard(groups, dtype=float)[:, :kinds]
-    at_nodes = found.values * np.sqrt(np.diag(target.total))
+    at_nodes = fitted.values * np.sqrt(np.diag(target.total))
     chebyshev = at_nodes @ to_coefficients(len(target.nodes)).T
     mixed = np.einsum("hj,bjm->hbm", mix, chebyshev)
     coefficients = tuple(tuple(map(tuple, group)) for group in mixed.tolist())
-    settings = (*astuple(found.basis), target.low, target.high, target.power, target.logarithmic)
+    settings = (*astuple(fitted.basis), target.low, target.high, target.power, target.logarithmic)
     return Conditioned(coefficients, *settings)
 
 
