@@ -119,3 +119,10 @@ def smoothed_gate(
     outer, noise = (0.5 / math.pi) / root, a / (qx + a) + b / (qy + b)
     value = torch.addcmul(lam * share, outer, torch.addcmul(gap, lam * lam, noise))
     return value, torch.addcmul(share, outer * lam, noise + a * b / (root * root))
+
+
+tanh_pair, silu_pair, softplus_pair = (
+    mixed_pair(smoothed_sign, 2.0),
+    mixed_pair(smoothed_gate),
+    mixed_pair(smoothed_relu),
+)

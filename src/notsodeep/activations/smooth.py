@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from .base import Activation, Parity
 from .forms import ClosedForm, Dual, arc_sine, gelu_pair, wave_pair
-from .logistic import NOISE, WEIGHTS, mixed_pair, smoothed_gate, smoothed_relu, smoothed_sign
+from .logistic import NOISE, WEIGHTS, silu_pair, softplus_pair, tanh_pair
 
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_2PI = math.sqrt(2.0 * math.pi)
@@ -32,7 +32,7 @@ class Tanh(Activation):
         return 1.0 - torch.tanh(x) ** 2
 
     def mixed_form(self) -> ClosedForm:
-        return mixed_pair(smoothed_sign, 2.0)
+        return tanh_pair
 
     def _closed_means(self, q: Tensor) -> Dual:
         return torch.zeros_like(q), 4.0 * (1.0 / torch.sqrt(4.0 * q[..., None] + NOISE)) @ WEIGHTS / _SQRT_2PI
@@ -116,7 +116,7 @@ class SiLU(Activation):
         return s * (1.0 + x * (1.0 - s))
 
     def mixed_form(self) -> ClosedForm:
-        return mixed_pair(smoothed_gate)
+        return silu_pair
 
     def _closed_means(self, q: Tensor) -> Dual:
         mean = (q[..., None] / torch.sqrt(q[..., None] + NOISE)) @ WEIGHTS / _SQRT_2PI
@@ -212,7 +212,7 @@ class Softplus(Activation):
         return torch.sigmoid(x)
 
     def mixed_form(self) -> ClosedForm:
-        return mixed_pair(smoothed_relu)
+        return softplus_pair
 
     def _closed_means(self, q: Tensor) -> Dual:
         return torch.sqrt(q[..., None] + NOISE) @ WEIGHTS / _SQRT_2PI, torch.full_like(q, 0.5)

@@ -59,6 +59,21 @@ class OnDiagonal(LayerMaps):
         return _together(self.phi, q, lambda x, value, slope: slope * slope)
 
 
+class UnitsOnDiagonal(LayerMaps):
+    """Units that bring a map of covariances, between a point and itself."""
+
+    def __init__(self, layer: Callable[[Tensor, Tensor], Any]) -> None:
+        self.layer = layer
+
+    def value(self, q: Tensor) -> Tensor:
+        """E[psi(x)^2]."""
+        return self.layer(q, q).value(q)
+
+    def both(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """E[psi(x)^2], and what trained weights bring."""
+        return self.layer(q, q).both(q)
+
+
 def largest_rounded(q: Any) -> float:
     """The largest of these variances, up to a power of 2^(1/4): what is found for it serves many calls."""
     return 2.0 ** (math.ceil(4.0 * math.log2(max(float(q.max()), 1e-300))) / 4.0)
@@ -167,11 +182,11 @@ class DiagonalDomain(TensorDomain):
 
     def units(self, layer: Callable[[Tensor, Tensor], Any], points: None) -> tuple[LayerMaps, None]:
         """Return the map that units bring, between equal inputs."""
-        return SquareMap(lambda q: layer(q, q).both(q)), None
+        return UnitsOnDiagonal(layer), None
 
     def normalised(self, points: None) -> tuple[LayerMaps, None]:
-        """Return the map of a variance to one."""
-        return _Unit(), None
+        """Return the map of a variance to one; tangents are divided by it."""
+        return SquareMap(lambda q: (torch.ones_like(q), 1.0 / q.clamp_min(LIMITS.tiny_variance))), None
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> None:
         """Return nothing: the variance is the covariance."""
@@ -179,13 +194,6 @@ class DiagonalDomain(TensorDomain):
     def solve(self, fixed: FixedPoint, cell: Any, points: None, state: KernelState) -> Tensor:
         """Solve the equation of the variances."""
         return equilibrium_variance(fixed.network, state.covariance)
-
-
-class _Unit(LayerMaps):
-    """Variances over themselves; tangents are divided by them."""
-
-    def both(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.ones_like(q), 1.0 / q.clamp_min(LIMITS.tiny_variance)
 
 
 def positive_root(qx: Tensor, qy: Tensor) -> Tensor:
