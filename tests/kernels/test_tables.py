@@ -160,7 +160,7 @@ def test_a_kernel_function_is_the_kernel(net, digits):
     k = nsd.kernel_function(net, "ntk", norms=digits)
     K = nsd.ntk(net, digits)
     found = k(digits)
-    np.testing.assert_allclose(found, K, rtol=0, atol=tolerance() if net.biased else 0.0)  # a bias is a column of ntk
+    np.testing.assert_allclose(found, K, rtol=0, atol=tolerance())
     np.testing.assert_allclose(
         k(digits[:3], digits), K[:3], rtol=0, atol=tolerance()
     )  # few pairs too come from the table
