@@ -123,7 +123,7 @@ def test_tanh_has_a_table_far_beyond_its_features():
 
 
 def test_results_do_not_depend_on_what_was_computed_before(digits):
-    net = nsd.DEQ("tanh", 0.15)
+    net = nsd.DEQ("tanh", 0.15, 1.0)
     nsd.clear_caches()
     first = nsd.ntk(net, digits)
     nsd.clear_caches()
