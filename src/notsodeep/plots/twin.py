@@ -66,8 +66,8 @@ class TwinDisplay(Display):
         bound = twin.bound
         if bound is not None and twin.certificate.kind == "sphere":  # its bound is absolute
             bound /= scale
-        deq, own, other = (kernel[0] / scale for kernel in (exact, twin.kernel_matrix(X[:1], X), plain))
-        return cls(degrees, deq, own, other, bound, twin.deq.title)
+        deq, matched, other = (kernel[0] / scale for kernel in (exact, twin.kernel_matrix(X[:1], X), plain))
+        return cls(degrees, deq, matched, other, bound, twin.deq.title)
 
     @property
     def error(self) -> float:
