@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -112,3 +113,22 @@ def test_a_kernel_that_vanishes_is_refused() -> None:
     for solver in ("cholesky", nsd.solve.CG()):
         with pytest.raises(InvalidInputError, match=r"scale the inputs up|all rows are zero"):
             nsd.DEQRegressor(sigma_a2=0.0, solver=solver, scale=None).fit(X, X[:, 0])
+
+
+@pytest.mark.parametrize("function", [nsd.ck, nsd.ntk, nsd.kernels_of])
+def test_a_call_is_checked_once(function: Callable[..., Any]) -> None:
+    """Kernels check what they are given; the functions that they call do not check it again."""
+    network, X, checks = nsd.DEQ("relu", 0.2), np.eye(10), []
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_name == "inside" and code.co_filename.endswith("_arguments.py"):
+            checks.append(code)
+
+    function(network, X)  # the first call reads annotations
+    sys.setprofile(count)
+    try:
+        function(network, X)
+    finally:
+        sys.setprofile(None)
+    assert len(checks) == 1
