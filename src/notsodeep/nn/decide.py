@@ -140,14 +140,13 @@ class Search:
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             start, drive, seen = self.problem.start(x)
             start = start if begin is None else begin.to(start)
-            steps, reads = self.problem.errors(x, drive)
+            factors, rest = self._bounds(start, *self.problem.errors(x, drive))
             self.radius = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
 
             constant = self.problem.outputs(torch.zeros_like(start), seen)  # outputs are affine
 
             def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
-                inputs, self.constant = drive[rows], constant[rows]
-                self.errors = steps._replace(rest=steps.rest[rows]), reads._replace(rest=reads.rest[rows])
+                inputs, self.constant, self.bounds = drive[rows], constant[rows], (rest[:, rows], factors)
                 return lambda u: self.problem.step(u, inputs)
 
             first = self.first if begin is None else 1
@@ -156,17 +155,32 @@ class Search:
         radius = self.radius / self.problem.scale
         return outputs, found.row_steps, found.converged, radius, found.value[~found.converged]
 
+    def _bounds(self, u: Tensor, step: Rounding, read: Rounding) -> tuple[Tensor, Tensor]:
+        """Return what the norms of a gap and of an image are multiplied by, and what is added for every row.
+
+        That gives the radius, the error of an output, and by how much the gap is ahead of rounding.
+        """
+        slack, lost = norm_slack(u)
+        limit, scale = self.limit, (1.0 + 1e-9) / (1.0 - self.limit)
+        # |image - u| <= slack gap + lost, and neither state is longer than slack (gap + image) + 2 lost
+        factors = [
+            [scale * slack * (limit + step.slope), scale * slack * step.slope],
+            [slack * read.slope, slack * read.slope],
+            [slack * (limit - step.slope), -slack * step.slope],
+        ]
+        gap, error = limit * lost, 2.0 * lost * step.slope + step.rest
+        rest = torch.stack([scale * (gap + error), 2.0 * lost * read.slope + read.rest, gap - error])
+        return rest.new_tensor(factors), rest
+
     def measure(self, u: Tensor, image: Tensor, rows: Any, still_open: Tensor) -> Tensor:
         """Return how large the bound is beside what it must be below; infinity where rounding leaves no hope."""
-        gap, size = upper_norms(image - u), upper_norms(image)
-        size += gap  # that of either state
-        step_error, read_error = (torch.add(error.rest, size, alpha=error.slope) for error in self.errors)
-        gap *= self.limit
-        radius = (gap + step_error) * ((1.0 + 1e-9) / (1.0 - self.limit))
+        rest, factors = self.bounds
+        norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in (image - u, image)]).double()
+        radius, read_error, ahead = torch.addmm(rest, factors, norms).unbind()
         self.radius[rows] = torch.where(still_open, radius, self.radius[rows])  # a row that is done stays
         outputs = torch.addmm(self.constant, image, self.problem.effect.mT).double()
         ratio = self._ratio(outputs, radius, read_error).clamp_max_(1e300)
-        return ratio.masked_fill_((gap <= step_error) & (ratio > _ALMOST), math.inf)
+        return ratio.masked_fill_((ahead <= 0.0) & (ratio > _ALMOST), math.inf)
 
     def _ratio(self, outputs: Tensor, radius: Tensor, error: Tensor) -> Tensor:
         if self.tol is not None:
@@ -177,12 +191,17 @@ class Search:
         return needed.div_(best - outputs).scatter_(1, leader, 0.0).amax(1)
 
 
-def upper_norms(rows: Tensor) -> Tensor:
-    """Return upper bounds of the norms of rows, in double precision, from sums in the rows' own."""
+def norm_slack(rows: Tensor) -> tuple[float, float]:
+    """Return a factor and a number that make norms of rows, summed in their own precision, upper bounds."""
     count, info = rows.numel() // max(1, len(rows)), torch.finfo(rows.dtype)
-    found = torch.linalg.vector_norm(rows.flatten(1), dim=1).double()
     # squares below the range of the type are lost; subtraction and root round, too
-    return found.mul_(1.0 + gamma(count + 8, info.eps / 2.0)).add_(math.sqrt(count * info.tiny))
+    return 1.0 + gamma(count + 8, info.eps / 2.0), math.sqrt(count * info.tiny)
+
+
+def upper_norms(rows: Tensor) -> Tensor:
+    """Return upper bounds of the norms of rows, in double precision."""
+    slack, lost = norm_slack(rows)
+    return slack * torch.linalg.vector_norm(rows.flatten(1), dim=1).double() + lost
 
 
 # ---- a network of this library -----------------------------------------------------------------------------
@@ -265,9 +284,13 @@ class Searches:
         return known
 
     def belong_to(self, model: Any) -> bool:
-        """Whether a network still has these weights, which may have been changed behind the back of autograd."""
+        """Whether a network still has these weights, which may have been changed behind the back of autograd.
+
+        A function as an activation that has changed refuses to name its slopes.
+        """
         pairs = zip(self.model.parameters(), model.parameters(), strict=True)
-        return all(a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in pairs)
+        equal = all(a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in pairs)
+        return equal and self.model._dense.lipschitz == model._dense.lipschitz
 
     @functools.cached_property
     def plain(self) -> Search:
@@ -284,7 +307,6 @@ _SEARCHES: weakref.WeakKeyDictionary[Any, Searches] = weakref.WeakKeyDictionary(
 def proven_classes(model: Any, X: Any, tol: float | None = None) -> Decision:
     """Prove classes, or outputs to within ``tol``, of a network; rows that float32 leaves open are done in float64."""
     as_rows(X, features=model.in_features, least=0)
-    model._check_bounded()  # also of a function as an activation that has changed since the last call
     known = Searches.of(model)
     if not known.lipschitz < 1.0:
         raise ContractionError(
