@@ -29,7 +29,7 @@ from .orders import grid_excess, grid_slack
 from .units import FAMILY, UnitFit, gains, signs, smallest
 
 Array = np.ndarray
-_SIGNS = f"beyond order {SINGULAR_TERMS:,} even and odd orders each differ with one sign, as they do before"
+_SIGNS = f"beyond order {SINGULAR_TERMS:,} the errors of even orders, and those of odd orders, keep their sign"
 
 
 @dataclass(frozen=True)
