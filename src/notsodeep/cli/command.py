@@ -124,6 +124,6 @@ def notsodeep(
     version: Annotated[
         bool, Option("--version", "-V", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, Option("--debug", help="Show the whole trace of a failure.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Show the full traceback of an error.")] = False,
 ) -> None:
     """Deep equilibrium models, and the shallow explicit networks with the same kernels."""

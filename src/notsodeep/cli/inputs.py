@@ -32,7 +32,7 @@ def activations_from(incomplete: str) -> list[str]:
     return [name for name in NAMES if name.startswith(incomplete)]
 
 
-_PHI = "A name, or name:parameter=value, as leaky_relu:slope=0.1"
+_PHI = "A name, or name:parameter=value, such as leaky_relu:slope=0.1"
 Phi = Annotated[str, Argument(metavar="ACTIVATION", help=_PHI, autocompletion=activations_from)]
 MaybePhi = Annotated[str | None, Argument(metavar="[ACTIVATION]", help=_PHI, autocompletion=activations_from)]
 SigmaA2 = Annotated[

@@ -20,7 +20,7 @@ from .command import as_json, command, complain
 _EXACT = 4000  # points up to which a law is compared with the exact kernel: its eigenvalues take ten seconds
 _LARGEST = 20_000  # points and dimensions of a mixture: its rows take 3 GB then
 _PICTURES = (".png", ".svg", ".pdf")
-Plot = Annotated[Path | None, Option("--plot", help="Draw it into a .png, .svg or .pdf file.")]
+Plot = Annotated[Path | None, Option("--plot", help="Write the figure to a .png, .svg or .pdf file.")]
 
 
 @command
@@ -79,8 +79,8 @@ def spectrum(
     which: inputs.WhichKernel = "ck",
     data: inputs.Data = None,
     labels: inputs.Labels = None,
-    dimension: Annotated[int | None, Option("-p", min=16, max=_LARGEST, help="Dimension of a mixture.")] = None,
-    number: Annotated[int | None, Option("-n", min=8, max=_LARGEST, help="Its points; default 0.8 p.")] = None,
+    dimension: Annotated[int | None, Option("-p", min=16, max=_LARGEST, help="Dimension of the mixture.")] = None,
+    number: Annotated[int | None, Option("-n", min=8, max=_LARGEST, help="Number of points; default 0.8 p.")] = None,
     standardise: inputs.Standardise = False,
     plot: Plot = None,
     json: inputs.Json = False,
@@ -141,8 +141,8 @@ def learn(
     activation: inputs.Phi,
     sigma_a2: inputs.SigmaA2 = None,
     which: inputs.WhichKernel = "ntk",
-    dimension: Annotated[int, Option("-p", help="Dimension of the two-class mixture.")] = 1000,
-    number: Annotated[str, Option("-n", help="Training points: a number, or a range as 200:5000.")] = "200:5000",
+    dimension: Annotated[int, Option("-p", help="Dimension of the mixture.")] = 1000,
+    number: Annotated[str, Option("-n", help="Training points: a number, or a range such as 200:5000.")] = "200:5000",
     means: Annotated[float, Option("--means", help="Length of the class means.")] = 2.0,
     ridge: Annotated[str, Option("--ridge", help="Relative to the mean diagonal: a number or a range.")] = "1e-3",
     data: inputs.Data = None,
