@@ -28,8 +28,7 @@ def a_request(rng: np.random.Generator) -> dict[str, Any]:
         int(rng.choice(4, p=[0.4, 0.4, 0.1, 0.1]))
     ]
     kinds = 1 if norms[1] == math.inf or nsd.DEQ(name, 0.0).homogeneous else int(rng.integers(1, 4))
-    beyond = kernel == "ck" and norms[1] < 30.0 and rng.random() < 0.3
-    return {"deq": nsd.DEQ(name, sigma_a2), "kernel": kernel, "norms": norms, "kinds": kinds, "beyond": beyond}
+    return {"deq": nsd.DEQ(name, sigma_a2), "kernel": kernel, "norms": norms, "kinds": kinds}
 
 
 def largest_error(rng: np.random.Generator, twin: Twin) -> tuple[float, int]:
