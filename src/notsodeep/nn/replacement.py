@@ -117,6 +117,8 @@ def replace(
     beside = (X, rows) if fresh is None else (calibration, fresh)
     truth = None if labels is None else _truth(labels, *beside)
     train, choose, measure, truth = _split(ask, rows, fresh, truth, generator)
+    if truth is not None:
+        ask.agreement.check_truth(truth, measure.answers)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         pool = mix(train, ask, options, seed, training.get("progress"))

@@ -54,6 +54,19 @@ class Agreement:
         off = off.reshape(len(outputs), -1)
         return off.any(1) if self.share is None else off.double().mean(1) > self.share
 
+    def check_truth(self, truth: Tensor, answers: Tensor) -> None:
+        """Refuse true answers that no output could equal: another shape, or classes that the model does not have."""
+        wanted, classes = answers if self.tolerance is not None else answers.argmax(1), answers.shape[1:2]
+        if truth.shape != wanted.shape:
+            raise InvalidInputError(
+                f"labels of these outputs have shape {tuple(wanted.shape)}, got {tuple(truth.shape)}"
+            )
+        if self.tolerance is None and not bool(((truth == truth.round()) & (truth >= 0) & (truth < classes[0])).all()):
+            raise InvalidInputError(
+                f"labels must be the numbers of classes, 0 to {classes[0] - 1}, got {float(truth.min()):g} to "
+                f"{float(truth.max()):g}"
+            )
+
     def check_shape(self, shape: tuple[int, ...], whole: bool) -> None:
         """Refuse outputs of a row that hold no classes where classes are compared, or are no field."""
         if self.tolerance is None and (len(shape) != (1 if self.share is None else max(2, len(shape))) or shape[0] < 2):
