@@ -85,7 +85,7 @@ def _ridge_error(train: Tensor, test: Tensor, y: Tensor, y_test: Tensor, ridge: 
 def points(setup: Setup) -> list[Point]:
     """Odd activations, whose twin is one layer; rates from lazy to large."""
     size = {"width": 256, "n": 128, "p": 128} if setup.quick else {"width": 2048, "n": 1000, "p": 1000}
-    rates, seeds = ([0.0, 0.3], 1) if setup.quick else ([0.0, 0.1, 0.3, 1.0], 2)
+    rates, seeds = ([0.0, 0.3], 1) if setup.quick else ([0.0, 0.1, 0.3, 1.0], 4)
     base = {"activation": "tanh", "sigma_a2": 0.24, **size, "rates": rates, "ridge": 0.01}
     return [Point.of(f"tanh/{seed}", {**base, "seed": seed}, after_a_step) for seed in range(seeds)]
 
@@ -106,7 +106,7 @@ def draw(document: Document) -> dict[str, Figure]:
 STUDY = Study(
     shows="one large gradient step: which rate a twin needs",
     quick="5 s",
-    full="10 min",
+    full="2 min",
     points=points,
     draw=draw,
 )
