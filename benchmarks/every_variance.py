@@ -1,18 +1,22 @@
 """First and later calls of the NTK over activations, variances and kinds of rows, slowest first.
 
+    NOTSODEEP_DATA=FOLDER python -m benchmarks.every_variance --json results/every_variance.json
     NOTSODEEP_DATA=FOLDER python -m benchmarks.every_variance [--only tanh,elu] [--rows usual,long,raw] [--most SECONDS]
 
 Times of the processor on one core, beside the Gram product of the same rows; a case that takes longer than ``--most``
-is ended and counts with that time. The whole map takes an hour, one activation a few minutes.
+is ended and counts with that time. ``own`` is a Python function, sqrt(1 + x^2) - 1. The whole map takes half an hour.
+With ``--json`` rows are added to those in the file, and take the place of those of the same case.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,18 +28,29 @@ from studies._data import load
 
 from .kernels import show
 
-ACTIVATIONS = "relu,leaky_relu,hard_tanh,tanh,sigmoid,erf,arctan,gelu,silu,softplus,mish,elu,selu,hard_swish,sin"
-VARIANCES = ((0.8, 0.0), (3.0, 3.0), (4.6, 15.7), (30.0, 0.0), (30.0, 100.0), (1000.0, 0.0))
+ACTIVATIONS = "relu,leaky_relu,hard_tanh,tanh,sigmoid,erf,arctan,gelu,silu,softplus,mish,elu,selu,hard_swish,sin,own"
+VARIANCES = (
+    *((1e-6, 0.0), (0.8, 0.0), (3.0, 3.0), (4.6, 15.7), (30.0, 0.0)),
+    *((30.0, 100.0), (1.0, 1e4), (1000.0, 0.0), (1e8, 0.0)),
+)
 
 
 def data(count: int) -> dict[str, np.ndarray]:
-    """Fashion-MNIST standardised, with five long rows, and as pixels between 0 and 1."""
+    """Fashion-MNIST standardised, with five long rows, as pixels between 0 and 1, and beside near duplicates."""
     pixels = load("fashion_mnist").X_train[:count].astype(float)
     usual = pixels - pixels.mean(0)
     usual /= np.sqrt((usual**2).sum(1).mean())
     long = usual.copy()
     long[:: count // 5][:5] *= np.array([50.0, 100.0, 200.0, 500.0, 1000.0])[:, None]
-    return {"usual": usual, "long": long, "raw": pixels / pixels.max()}
+    near, half, random = usual.copy(), count // 2, np.random.default_rng(0)
+    near[half : 2 * half] = near[:half] * (1.0 + 0.1 * (np.arange(half) % 2))[:, None]  # every second one is longer
+    near[half : 2 * half] += np.geomspace(1e-8, 0.1, half)[:, None] * usual.std() * random.standard_normal((half, 784))
+    return {"usual": usual, "long": long, "raw": pixels / pixels.max(), "near": near}
+
+
+def activation(name: str) -> Any:
+    """The activation of a name, or a Python function that follows no straight lines far out."""
+    return (lambda x: torch.sqrt(1.0 + x * x) - 1.0) if name == "own" else name
 
 
 class _TooLong(Exception):
@@ -70,7 +85,7 @@ def measured(names: list[str], kinds: list[str], count: int, most: float) -> Ite
         for name in names:
             for b, c in VARIANCES:
                 nsd.clear_caches()
-                network = nsd.DEQ(name, 0.1, b, c)
+                network = nsd.DEQ(activation(name), 0.1, b, c)
                 work = functools.partial(nsd.ntk, network, X, check=False, progress=False)
                 first, later = seconds(work, most), seconds(work, most)
                 place = {"activation": name, "sigma_b2": b, "sigma_c2": c, "rows": kind}
@@ -80,11 +95,19 @@ def measured(names: list[str], kinds: list[str], count: int, most: float) -> Ite
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default=ACTIVATIONS)
-    parser.add_argument("--rows", default="usual,long,raw")
+    parser.add_argument("--rows", default="usual,long,raw,near")
     parser.add_argument("--count", type=int, default=800)
     parser.add_argument("--most", type=float, default=12.0)
+    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     signal.signal(signal.SIGPROF, _end)
-    found = list(measured(given.only.split(","), given.rows.split(","), given.count, given.most))
-    show("kernels at every variance", sorted(found, key=lambda row: -row["later"] - row["first"]))
+    known = json.loads(given.json.read_text()) if given.json and given.json.exists() else []
+    cases = {(row["activation"], row["sigma_b2"], row["sigma_c2"], row["rows"]): row for row in known}
+    for row in measured(given.only.split(","), given.rows.split(","), given.count, given.most):
+        case = row["activation"], row["sigma_b2"], row["sigma_c2"], row["rows"]
+        cases[case] = {**row, "count": given.count, "version": nsd.__version__}
+        if given.json:
+            given.json.write_text(json.dumps(list(cases.values()), indent=1) + "\n")
+    found = sorted(cases.values(), key=lambda row: -row["later"] - row["first"])
+    show("kernels at every variance", found)

@@ -1,6 +1,5 @@
 """Tables of kernels: as exact as entry by entry, the same whatever came before, kept, pickled and shared."""
 
-import dataclasses
 import math
 import pickle
 import subprocess
@@ -16,8 +15,8 @@ import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.activations import Affine, Quadratic
 from notsodeep.errors import InvalidInputError
-from notsodeep.kernels import pairwise, plane, tabulate, tiles
-from notsodeep.kernels._limits import LIMITS
+from notsodeep.kernels import pairwise, tabulate, tiles
+from notsodeep.kernels.caps import Cap
 from notsodeep.kernels.pointwise import KernelSpec
 
 KINDS = ("ck", "ntk", "ntk_frozen")
@@ -279,33 +278,19 @@ def test_entries_beyond_the_table_come_from_series_of_the_layer(net, norms, monk
         assert error.max() < tolerance() * np.diagonal(K).max(), kind
 
 
-def test_series_of_the_layer_are_for_many_points_and_count_among_the_evaluations(monkeypatch):
-    """Few entries are cheaper one by one; where series are dear, as at large scales, the call says so."""
+def test_series_of_nearly_parallel_points_are_for_many_points(monkeypatch):
+    """Few entries are cheaper one by one."""
     rng = np.random.default_rng(3)
     X, deq = rng.standard_normal((100, 2)), nsd.DEQ("selu", 0.033)
     X *= rng.uniform(1.0, 1.1, (100, 1)) / np.linalg.norm(X, axis=1, keepdims=True)
     made = []
-    monkeypatch.setattr(
-        "notsodeep.kernels.table.polar_grid", lambda *given: made.append(plane.polar_grid(*given)) or made[-1]
-    )
+    monkeypatch.setattr(tiles, "Cap", lambda *given: made.append(Cap(*given)) or made[-1])
     nsd.clear_caches()
     few = nsd.ck(deq, X[:50])
     assert not made
-    monkeypatch.setattr(plane, "LIMITS", dataclasses.replace(LIMITS, slow_evaluations=1 << 22))
-    with pytest.warns(nsd.errors.NotSoDeepWarning, match="pairs of long inputs") as said:
-        many = nsd.ck(deq, X)
-    assert len(said) == 1  # however many parts of the computation are slow
+    many = nsd.ck(deq, X)
     assert made
     assert np.abs(many[:50, :50] - few).max() < tolerance() * few.max()
-
-
-def test_a_grid_of_polar_integrals_is_the_entrywise_one():
-    phi = nsd.activation("elu")
-    tau, beta = torch.tensor([0.3, 1.1, 1.9], dtype=torch.float64), torch.tensor([0.02, 0.5, 3.0], dtype=torch.float64)
-    i, j, k = torch.cartesian_prod(*(torch.arange(3),) * 3).T
-    for f, grid in zip(parts := (phi, phi.derivative), plane.polar_grid(parts, phi.panels(), tau, beta), strict=True):
-        exact = plane.polar(f, f, phi.panels(), tau[i] ** 2, tau[j] ** 2, beta[k].cos())
-        assert float((grid[i, j, k] - exact).abs().max()) < ulps() * float(exact.abs().max())
 
 
 @pytest.mark.slow

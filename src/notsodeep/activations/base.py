@@ -210,6 +210,11 @@ class Activation:
         """The same function as a double sum of closed forms: exact at any variance, but no quicker than a series."""
         return None
 
+    @property
+    def quick(self) -> bool:
+        """Whether single expectations have closed forms, or are short sums of some."""
+        return self.piecewise_linear or self.closed_form() is not None or self.mixed_form() is not None
+
     def _closed_means(self, q: Tensor) -> Dual:
         """E[phi] and E[phi'] at variances q; given wherever :meth:`closed_form` or :meth:`mixed_form` is."""
         raise NotImplementedError

@@ -1,55 +1,71 @@
 """Kernels of nearly parallel points, where one series in the angle would need too many terms.
 
-There a kernel varies on a length that shrinks with the scale of the inputs. A bias is one more input, so the angle is
-that between the points with it; at a fixed angle a kernel is smooth in the two norms. So series on intervals of the
-angle that double away from zero resolve it; each costs a few thousand single entries.
+There a kernel varies on a length that shrinks with the scale of the inputs; at a fixed angle it is smooth in the two
+norms. So series on intervals of the angle that double away from zero resolve it. All of them share the layer between
+the nodes of the norms, whose own series are in a graded variable of the angle.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._chebyshev import nodes, polynomials, to_coefficients
+from .._chebyshev import needed, nodes, series_sum, to_coefficients
+from ..activations import Activation
 from ..networks import Kernel
+from ..networks.nodes import FixedPoint, KernelState, LayerMaps
 from ._limits import LIMITS
-from .pointwise import KernelSpec
-from .table import Level, Table
+from .expectations import Layer
+from .pointwise import KernelSpec, OnDiagonal, TensorDomain, equilibrium_variance, mean_square
+from .table import Level, Table, product_root
+from .tabulate import Nodes, Unresolved, closed_enough, layer_values
 
 
 class Cap:
     """The kernels of a network for cosines beyond the reach of a table, near r = ``sign``."""
 
     def __init__(self, spec: KernelSpec, table: Table, sign: int) -> None:
-        self.sign, self.names = sign, table.kernels
+        self.names, self.scale = table.kernels, table.norms
         self.spec = KernelSpec(spec.network, self.names, spec.rates)
-        self.gain, self.bias = spec.network.input_variance, spec.network.bias_variance
-        ends = (self.gain * end**2 + self.bias for end in (table.norms.low, table.norms.high))
-        self.low, self.high = (0.5 * math.log(end) for end in ends)
+        wide = math.log(self.scale.high / self.scale.low)
+        far = spec.network.kinked and any(set(phi.kinks) - {0.0} for phi in spec.network.activations)
+        self.size = 1 if self.scale.single else min(40, 8 + math.ceil(7.0 * wide) * (3 if far else 1))
+        between = torch.linspace(math.log(self.scale.low), math.log(self.scale.high), 4, dtype=torch.float64)[1:3]
+        self.at = torch.cat([self.scale.nodes(self.size), between.exp()])  # at the last ones the series are checked
+        self.domain = Corner(torch.triu_indices(len(self.at), len(self.at)), sign, math.acos(table.reach))
+        own = self.spec.diagonal(self.at**2)
+        roots = torch.stack([own[name] for name in self.names]).sqrt()
+        self.roots = roots[:, self.domain.pairs].prod(1)[..., None]
+        largest = self.scale.high * math.sqrt(spec.network.input_variance)
+        # the end of the first interval: within it nothing happens to functions of inputs at this scale
+        self.first = 2.0 ** -max(1, math.ceil(math.log2(max(1.0, 2.0 * largest))))
         self._levels: dict[int, dict[Kernel, Level] | None] = {}
+        self._lock = threading.RLock()  # the layers are shared
 
     def kernels(
-        self, names: tuple[Kernel, ...], nx: Tensor, ny: Tensor, apart: Tensor, own: dict[Kernel, Tensor]
+        self, names: tuple[Kernel, ...], nx: Tensor, ny: Tensor, angle: Tensor, own: dict[Kernel, Tensor]
     ) -> tuple[Tensor, dict[Kernel, Tensor]]:
-        """Which entries have a series, and their kernels; ``apart``: 1 - |r|, ``own``: the roots along the diagonal."""
-        x, y = (self.gain * n * n + self.bias for n in (nx, ny))
-        # the squared chord of the angle between one point and the other (or its opposite), with their bias
-        rise = (x - y).square() / (x.sqrt() + y.sqrt()).square() if self.bias else (nx - ny).square() * self.gain
-        square = self.gain * ((nx - ny).square() + 2.0 * nx * ny * apart) + 2.0 * (1 - self.sign) * self.bias
-        chord = (square - rise) / (x.sqrt() * y.sqrt())
-        angle = 2.0 * torch.asin(0.5 * chord.clamp(0.0, 4.0).sqrt())
+        """Which entries have a series, and their kernels; ``own``: the roots along the diagonal.
+
+        The angle is that between one point and the other, or its opposite.
+        """
         interval = torch.ceil(torch.log2((angle / self.first).clamp_min(1.0))).long()
         known, found = torch.zeros_like(interval, dtype=torch.bool), {name: torch.empty_like(nx) for name in names}
         for one in torch.unique(interval).tolist():
-            levels = self.levels(one)
-            if levels is None:
-                continue
-            which = (interval == one).nonzero().squeeze(1)
+            levels, which = self.levels(one), (interval == one).nonzero().squeeze(1)
             known[which] = True
-            left, right = (self._norms(v[which]) for v in (x, y))
+            if levels is None:
+                given = nx[which], ny[which], angle[which]
+                known[which] = False if self.layer is None else self.layer.write(found, which, *given)
+                continue
+            left, right = (self.scale.polynomials(self.size, v[which]) for v in (nx, ny))
             start, end = self.interval(one)
             x2 = 2.0 * (2.0 * angle[which] - (start + end)) / (end - start)
             for name in names:
@@ -58,20 +74,16 @@ class Cap:
         where = known.nonzero().squeeze(1)
         return where, {name: values[where] for name, values in found.items()}
 
-    def _norms(self, squares: Tensor) -> Tensor:
-        """The polynomials of norms, given their squares with the bias."""
-        return polynomials(self.size, (squares.log() - (self.low + self.high)) / (self.high - self.low))
-
-    @property
-    def size(self) -> int:
-        """How many norms resolve the kernels."""
-        wide = self.high - self.low
-        return 12 if wide < 0.4 else 18 if wide < 1.0 else 26 if wide < 2.0 else 36
-
     @functools.cached_property
-    def first(self) -> float:
-        """The end of the first interval: within it nothing happens to functions of inputs at this scale."""
-        return 2.0 ** -max(1, math.ceil(math.log2(2.0 * math.exp(self.high))))
+    def layer(self) -> LayerSeries | None:
+        """The layer at equilibrium, where kernels have none: kinks at zero make cones of them, but not of it."""
+        network: Any = self.spec.network
+        if not network.implicit or not network.plain:
+            return None
+        try:
+            return LayerSeries(self) if set(network.activation.kinks) == {0.0} else None
+        except Unresolved:
+            return None
 
     def interval(self, number: int) -> tuple[float, float]:
         """The angles of an interval."""
@@ -79,41 +91,239 @@ class Cap:
 
     def levels(self, number: int) -> dict[Kernel, Level] | None:
         """The series on an interval, computed once; ``None`` where they fail."""
-        if number not in self._levels:
-            self._levels[number] = self._build(number)
-        return self._levels[number]
+        with self._lock:
+            if number not in self._levels:
+                try:
+                    self._levels[number] = self._build(*self.interval(number))
+                except Unresolved:
+                    self._levels[number] = None
+            return self._levels[number]
 
-    def _build(self, number: int) -> dict[Kernel, Level] | None:
-        size, terms = self.size, LIMITS.cap_angles
-        (start, end), at = self.interval(number), torch.from_numpy(nodes(size, self.low, self.high))
-        ia, ib = torch.triu_indices(size, size)
-        angles = torch.from_numpy(nodes(terms, start, end))
-        values = self._values(at[ia][:, None], at[ib][:, None], angles) if end <= math.pi else None
-        if values is None:
+    def _build(self, start: float, end: float) -> dict[Kernel, Level] | None:
+        terms = LIMITS.cap_angles
+        if end > math.pi:
             return None
-        grid = values.new_empty(len(values), size, size, terms)
-        grid[:, ia, ib] = grid[:, ib, ia] = values
-        along, across = torch.tensor(to_coefficients(size)), torch.tensor(to_coefficients(terms))
-        c = along @ (grid.permute(0, 3, 1, 2)) @ along.T
-        c = torch.einsum("mn,knab->kmab", across, c)
-        levels = {name: Level.of(part, 1e-15) for name, part in zip(self.names, c, strict=True)}
-        return levels if self._holds(number, levels) else None
+        found = self.domain.kernels(self.spec, self.at, torch.from_numpy(nodes(terms, start, end)))
+        values = torch.stack([found[name] for name in self.names]) / self.roots
+        if not bool(torch.isfinite(values).all()):
+            return None
+        series = values @ torch.tensor(to_coefficients(terms)).T
+        if not float(series[..., -2:].abs().max()) <= LIMITS.cap_error:
+            return None
+        return dict(zip(self.names, self.in_norms(series), strict=True))
 
-    def _holds(self, number: int, levels: dict[Kernel, Level]) -> bool:
-        """Whether the series are right between their nodes."""
-        at = torch.rand(3, 24, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
-        (start, end), x, y = self.interval(number), *(self.low + (self.high - self.low) * at[:2])
-        exact = self._values(x, y, start + (end - start) * at[2])
-        if exact is None:
-            return False
-        left, right = (self._norms(torch.exp(2.0 * v)) for v in (x, y))
-        found = [levels[k].at(levels[k].side(left), levels[k].side(right), 4.0 * at[2] - 2.0) for k in self.names]
-        return bool((torch.stack(found) - exact).abs().max() <= LIMITS.cap_error)
+    def in_norms(self, series: Tensor) -> list[Level]:
+        """Series in the angle at pairs of norms, (functions, pairs, orders), as series in the norms as well."""
+        size, (ia, ib) = self.size, self.domain.pairs
+        grid = series.new_empty(len(series), series.shape[2], len(self.at), len(self.at))
+        grid[..., ia, ib] = grid[..., ib, ia] = series.mT
+        along, basis = torch.tensor(to_coefficients(size)), self.scale.polynomials(size, self.at[size:])
+        c = along @ grid[..., :size, :size] @ along.T
+        between = basis @ c @ basis.T - grid[..., size:, size:]
+        if not float(between.abs().sum(1).max()) <= LIMITS.cap_error:
+            raise Unresolved
+        return [Level.of(part, 1e-15) for part in c]
 
-    def _values(self, x: Tensor, y: Tensor, angle: Tensor) -> Tensor | None:
-        """The kernels at logarithms of norms and angles, all with the bias, over the roots along the diagonal."""
-        first, second = ((torch.exp(2.0 * v) - self.bias) / self.gain for v in (x, y))
-        dot = (self.sign * torch.exp(x + y) * torch.cos(angle) - self.bias) / self.gain
-        found, left, right = self.spec.pairwise(first, second, dot), *map(self.spec.diagonals, (first, second))
-        values = torch.stack([found[name] / (left[name] * right[name]).sqrt() for name in self.names])
-        return values if bool(torch.isfinite(values).all()) else None
+
+class Corner(Nodes):
+    """All pairs of some norms at common cosines near ``sign``; the layers are kept for the next cosines."""
+
+    def __init__(self, pairs: Tensor, sign: int, widest: float) -> None:
+        super().__init__(pairs, 2e-14)
+        self.sign, self.widest, self.layers, self.met = sign, widest, list[LayerMaps](), 0
+        # a covariance, and 1 - |rho| of it without the rounding of rho
+        self.exact: tuple[Tensor | None, Tensor] = None, torch.empty(0)
+
+    def kernels(self, spec: KernelSpec, norms: Tensor, angles: Tensor) -> dict[Kernel, Tensor]:
+        """Kernels at all pairs of norms and angles from the end: (pairs, angles)."""
+        with torch.no_grad():
+            product, apart = norms[self.pairs].prod(0)[:, None], 2.0 * torch.sin(0.5 * angles).square()
+            dot = self.sign * product * torch.cos(angles)
+            self.exact, self.met = (dot, apart.expand_as(dot)), 0
+            return spec.run(self, norms**2, dot)
+
+    def layer(self, phi: Activation, points: Tensor) -> LayerMaps:
+        """Return the layer, which is known from the second time on."""
+        if self.met == len(self.layers):
+            closed = phi.closed_form() is not None and closed_enough(phi, points, 0.0)
+            self.layers.append(Layer(phi, *points[self.pairs][..., None]) if closed else _Graded(self, phi, points))
+        self.met += 1
+        return self.layers[self.met - 1]
+
+    def settle(self, fixed: FixedPoint, state: KernelState) -> Tensor:
+        """Solve the equation of the variances."""
+        return equilibrium_variance(fixed.network, state.points)
+
+    def solve(self, fixed: FixedPoint, cell: Any, points: Tensor, state: KernelState) -> Tensor:
+        """Solve for what a covariance lacks of its bound, where there is one layer: a difference would lose digits."""
+        if not isinstance(cell, _Graded):
+            return super().solve(fixed, cell, points, state)
+        drive = fixed.drive(state.points)[self.pairs][..., None]
+        lack, bound = solve_lack(fixed, drive, cell.own[self.pairs][..., None], self.exact[1], self.sign, cell.near)
+        lam = self.sign * (bound - lack)
+        self.exact = lam, lack / bound
+        return lam
+
+
+def solve_lack(
+    fixed: FixedPoint,
+    drive: Tensor,
+    own: Tensor,
+    apart: Tensor,
+    sign: int,
+    layer: Callable[[Tensor], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """What the covariances of pairs lack of the product of the deviations, and that product.
+
+    Parameters
+    ----------
+    fixed : FixedPoint
+        The equation.
+    drive, own : tensors of shape (2, ...)
+        The shares b ||x||^2 of the inputs in the variances, and E[phi^2].
+    apart : tensor
+        1 - |r| of the inputs.
+    sign : {1, -1}
+        Which of r = 1 and r = -1 is near.
+    layer : callable
+        E[phi phi] and E[phi' phi'] at 1 - |rho|.
+    """
+    # q = b n^2 + e, and sqrt(q q') - b n n' (1 - apart) is a sum of positive terms
+    (bx, by), (ex, ey) = drive, fixed.sigma_a2 * own
+    bound, input = product_root(bx + ex, by + ey), product_root(bx, by)
+    room = (bx * ey + by * ex + ex * ey) / (bound + input) + input * apart
+    lack = torch.minimum(room, bound)
+    for _ in range(LIMITS.steps):
+        value, slope = layer(lack / bound)
+        move = (lack - room + sign * fixed.sigma_a2 * value) / (1.0 - fixed.sigma_a2 * slope).clamp_min(1e-3)
+        lack = torch.minimum((lack - move).clamp_min(0.0), 2.0 * bound)
+        if float((move.abs() / bound).max()) <= LIMITS.tolerance:
+            return lack, bound
+    raise Unresolved
+
+
+class LayerSeries:
+    """The layer of a DEQ near rho = +-1 as series in the norms and in the angle at equilibrium."""
+
+    def __init__(self, cap: Cap) -> None:
+        deq: Any = cap.spec.network
+        self.cap, self.deq, self.phi = cap, deq, deq.activation
+        known = [layer for layer in cap.domain.layers if isinstance(layer, _Graded) and len(layer.series)]
+        self.graded = known[0] if known else _Graded(cap.domain, self.phi, equilibrium_variance(deq, cap.at**2))
+        self.graded.near(torch.zeros(1, dtype=torch.float64))  # which finds its series
+        self.graded = copy.copy(self.graded)  # others may have to widen it
+        roots = torch.stack(OnDiagonal(self.phi).both(self.graded.q)).sqrt()[:, cap.domain.pairs].prod(1)
+        self.levels = cap.in_norms(self.graded.series.squeeze(-1).permute(1, 2, 0) / roots[..., None])
+
+    def write(self, out: dict[Kernel, Tensor], which: Tensor, nx: Tensor, ny: Tensor, angle: Tensor) -> Tensor:
+        """Write kernels at norms and angles into these places of ``out``; return which of them are known."""
+        entries = _Entries(self, torch.stack([nx, ny]), 2.0 * torch.sin(0.5 * angle).square())
+        dot = self.cap.domain.sign * nx * ny * torch.cos(angle)
+        with torch.no_grad():
+            try:
+                found = KernelSpec(self.deq, tuple(out), None).run(entries, torch.stack([nx, ny]) ** 2, dot)
+            except Unresolved:
+                return torch.zeros_like(which, dtype=torch.bool)
+        for name, values in found.items():
+            out[name][which] = values
+        return entries.known
+
+
+class _Entries(TensorDomain, LayerMaps):
+    """Single pairs of norms and angles, with the layer between them."""
+
+    def __init__(self, series: LayerSeries, norms: Tensor, apart: Tensor) -> None:
+        self.series, self.apart = series, apart
+        distinct, inverse = torch.unique(norms, return_inverse=True)
+        powers = series.cap.scale.polynomials(series.cap.size, distinct)
+        both = OnDiagonal(series.phi).both(equilibrium_variance(series.deq, distinct**2))
+        self.own = both[0][inverse]
+        parts = zip(series.levels, both, strict=True)
+        self.sides = [level.side(powers).mul_(part.sqrt())[:, inverse].unbind(1) for level, part in parts]
+        self.values, self.known = self.near(apart), apart >= 0.0
+
+    def layer(self, phi: Activation, points: Tensor) -> LayerMaps:
+        """Return the layer at the entries."""
+        return self
+
+    def through(self, phi: Activation, points: Tensor) -> None:
+        """Return nothing: there is one layer."""
+
+    def settle(self, fixed: FixedPoint, state: KernelState) -> Tensor:
+        """Return the squared norms: the variances are known."""
+        squares: Tensor = state.points
+        return squares
+
+    def solve(self, fixed: FixedPoint, cell: Any, points: Tensor, state: KernelState) -> Tensor:
+        """Solve the equation of the covariances."""
+        sign = self.series.cap.domain.sign
+        lack, bound = solve_lack(fixed, fixed.drive(points), self.own, self.apart, sign, self.near)
+        self.values, self.known = self.near(lack / bound), self.series.graded.variable(lack / bound) <= 2.0
+        return sign * (bound - lack)
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the layer at the solution."""
+        return self.values
+
+    def near(self, apart: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the layer at 1 - |rho|, as far as the series reach."""
+        x2 = self.series.graded.variable(apart).clamp_max(2.0)
+        parts = zip(self.series.levels, self.sides, strict=True)
+        value, slope = (level.at(side[0], side[1], x2) for level, side in parts)
+        return value, slope
+
+
+class _Graded(LayerMaps):
+    """E[phi phi] and E[phi' phi'] as series in asinh(chord / bend), chord^2 = 2 (1 - |rho|), for pairs of variances."""
+
+    def __init__(self, domain: Corner, phi: Activation, q: Tensor) -> None:
+        if float(q.min()) <= 0.0:
+            raise Unresolved
+        self.domain, self.phi, self.q = domain, phi, q
+        self.root, self.own = product_root(*q[domain.pairs])[:, None], mean_square(phi, "value", q)
+        self.bend = 1.0 / max(1.0, float(q.max()) ** 0.5)
+        self.ends, self.series, self.hopeless = (math.inf, 0.0), torch.empty(0), False
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        known, apart = self.domain.exact
+        return self.near(apart if lam is known else 1.0 - self.domain.sign * lam / self.root)
+
+    def near(self, apart: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, given 1 - |rho|."""
+        low, high = torch.aminmax(self._place(apart))
+        if float(low) < self.ends[0] or float(high) > self.ends[1]:
+            self._prepare(float(low), float(high))
+        value, slope = series_sum(self.series, self.variable(apart).expand(2, *self.root.shape[:1], -1))
+        return value, slope
+
+    def _place(self, apart: Tensor) -> Tensor:
+        return torch.asinh((2.0 * apart.clamp(0.0, 2.0)).sqrt() / self.bend)
+
+    def variable(self, apart: Tensor) -> Tensor:
+        """Twice the variable of the series, in [-1, 1] where they hold."""
+        low, high = self.ends
+        return 2.0 * (2.0 * self._place(apart) - (low + high)) / (high - low)
+
+    def _prepare(self, low: float, high: float) -> None:
+        if self.hopeless:
+            raise Unresolved
+        if set(self.phi.kinks) <= {0.0}:
+            low, high = 0.0, max(high, math.asinh(1.6 * self.domain.widest / self.bend))
+        else:  # for points of different norms, kinks off zero meet at angles that are not zero
+            low, high = min(0.8 * low, self.ends[0]), max(high, self.ends[1])
+        high = min(high + 0.1, math.asinh(2.0 / self.bend))
+        sizes = (16, 24, 32, 48, 64, 96, 128, 192)
+        likely = sum(size < 12.0 + 10.0 * (high - low) for size in sizes[:-1])
+        for size in sizes[likely : likely + 2]:
+            chord = self.bend * torch.sinh(torch.from_numpy(nodes(size, low, high)))
+            angles = 2.0 * torch.asin((0.5 * chord).clamp_max(1.0))
+            angles = angles if self.domain.sign > 0 else math.pi - angles
+            values = layer_values(self.phi, self.q, self.domain.pairs, angles)
+            series = torch.tensor(to_coefficients(size)) @ values.transpose(1, 2)
+            relative = series.abs() / series.abs().amax(1, keepdim=True).clamp_min(1e-300)
+            length = needed(relative.transpose(0, 1), 0.02 * LIMITS.cap_error)
+            if length <= size - 3:
+                self.ends, self.series = (low, high), series[:, :length].transpose(0, 1)[..., None].contiguous()
+                return
+        self.hopeless = low == 0.0  # another time it would be the same
+        raise Unresolved

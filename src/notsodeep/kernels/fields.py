@@ -21,7 +21,7 @@ from ..activations.panels import panel_nodes
 from ..gaussian import hermite_coefficients
 from ._limits import LIMITS
 from .expectations import Layer
-from .plane import polar_grid
+from .smoothing import pair_grid
 from .table import Level, NormScale
 
 Both = tuple[Tensor, Tensor]
@@ -163,7 +163,4 @@ def _slopes(phi: Activation, tau: Tensor, rho: Tensor) -> Tensor:
     b = hermite_coefficients(phi, tau**2, LIMITS.series_terms, derivative=True)
     if float(b[:, -8:].abs().max()) < 3e-8 * float(b.abs().max()):  # the series has ended: its terms are squares
         return (b * rho[:, None, None] ** torch.arange(b.shape[1])) @ b.T
-    # one scale more: the rule is made for the largest one, at which it has 5e-11
-    scales = torch.cat([tau, 2.0 * tau[-1:]])
-    parts = [polar_grid((phi.derivative,), phi.panels(), scales, part)[0] for part in torch.acos(rho).split(4)]
-    return torch.cat(parts, dim=2)[:-1, :-1].permute(2, 0, 1)
+    return pair_grid(phi, tau, torch.acos(rho))[1].permute(2, 0, 1)

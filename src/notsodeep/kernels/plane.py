@@ -96,29 +96,6 @@ def polar(f: Function, g: Function, panels: Panels, qx: Tensor, qy: Tensor, rho:
     return out
 
 
-def polar_grid(functions: Sequence[Function], panels: Panels, tau: Tensor, beta: Tensor) -> list[Tensor]:
-    """E[f(u) f(v)] of each function at all pairs of scales and all angles: (scales, scales, angles), by products."""
-    radius, radial, within, share = _polar_rule(float(tau.max()), panels)
-    felt = radial > 1e-18  # nothing of a function survives smaller weights
-    radius, radial = radius[felt], radial[felt]
-    pairs = len(functions) * len(tau) * len(beta)
-    check_cost(4 * len(within) * len(radius), pairs, float(tau.max()))
-    out = [torch.zeros(len(tau), len(tau), len(beta), dtype=torch.float64) for _ in functions]
-    # turned around its middle, a sector shows u in the places of v, if it is a long one, and -u if it is a short one:
-    # what u is in the opposite sector
-    sides, _, weights = (part.unflatten(1, (4, -1)) for part in _sectors(beta, within, share))
-    most = max(1, (1 << 16) // (4 * len(tau) * len(within)))
-    for k, (u, weight) in enumerate(zip(sides, weights, strict=True)):
-        for r, w in zip(radius.split(most), radial.split(most), strict=True):
-            x = tau[:, None, None, None] * (u[:, None] * r[:, None])  # (scales, sectors, radii, within)
-            both = (weight[:, None] * w[:, None]).flatten()
-            for function, grid in zip(functions, out, strict=True):
-                values = function(x).detach()
-                turned = values.flip(3)[:, [2, 1, 0, 3]].flatten(1)
-                grid[:, :, k] += (values.flatten(1) * both) @ turned.T
-    return out
-
-
 def _polar_rule(scale: float, panels: Panels) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Radii and their weights, and the places and weights of angles within a sector."""
     levels, pieces = _grading(scale, panels)
@@ -277,8 +254,12 @@ class Settled(Panels):
 
     def rest(self, x: Tensor) -> Tensor:
         """The function minus its lines."""
+        return self.function(x).detach() - self.line(x)
+
+    def line(self, x: Tensor) -> Tensor:
+        """The lines."""
         below, above = (b + a * x if a else torch.full_like(x, b) for b, a in (self.left, self.right))
-        return self.function(x).detach() - torch.where(x > 0, above, below)
+        return torch.where(x > 0, above, below)
 
     def line_mean(self, mean: Tensor, spread: Tensor) -> Tensor:
         """E of the lines at mean + spread xi."""

@@ -1,15 +1,14 @@
 """A kernel as a function of two norms and an angle, tabulated once and then evaluated at matrix speed.
 
 Where k(||x||, ||y||, r) is analytic (away from r = +-1 for kinked activations) a tensor of Chebyshev coefficients
-reproduces it to rounding. Near r = +-1 the kernel of a DEQ with a kink at zero has a cone; as a function of the angle
-at equilibrium it is analytic, so :class:`NearSeries` tabulates the layer there.
+reproduces it to rounding. Nearly parallel points have series of their own, see ``caps.py``.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -29,13 +28,11 @@ from .._chebyshev import (
     to_coefficients,
 )
 from ..activations import Activation
-from ..activations.forms import correlation
 from ..gaussian import hermite_coefficients
-from ..networks import DEQ, Kernel
-from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps
+from ..networks import Kernel
+from ..networks.nodes import Divided, Domain, FixedPoint, LayerMaps
 from ._limits import LIMITS
-from .plane import polar_grid
-from .pointwise import KernelSpec, TensorDomain, equilibrium_variance, mean_square, solve_covariance
+from .pointwise import mean_square
 
 R = TypeVar("R")
 
@@ -297,109 +294,7 @@ def _parity(c: Tensor) -> str | None:
     return "even" if odd <= 1e-13 * even else None  # a kernel that vanishes is even
 
 
-# ---- near r = +-1 ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NearSeries:
-    """E[phi phi] and E[phi' phi'] for angles at equilibrium between ``angles``."""
-
-    deq: DEQ
-    norms: NormScale
-    angles: tuple[float, float]
-    levels: tuple[Level, Level]
-
-    def kernels(
-        self, table: Table, nx: Tensor, ny: Tensor, r: Tensor, kernels: Sequence[Kernel]
-    ) -> dict[Kernel, Tensor]:
-        """At entries with these norms, and cosines on the side of the series (flat float64)."""
-        own = [table.diagonal("ck", t) for t in (nx, ny)]
-        if self.deq.readout == "activation":
-            own = [self.deq.variances[0] * g + self.deq.drive(t * t) for g, t in zip(own, (nx, ny), strict=True)]
-        left, right = (self.norms.polynomials(len(self.levels[0].factors), t) for t in (nx, ny))
-        layer = _Entries(self, own[0], own[1], [(level.side(left), level.side(right)) for level in self.levels])
-        return KernelSpec(self.deq, tuple(kernels), None).run(_Near(layer), own, nx * ny * r)
-
-
-class _Near(TensorDomain):
-    """Entries whose variances and whose layer at equilibrium are known."""
-
-    def __init__(self, known: _Entries) -> None:
-        self.known = known
-
-    def layer(self, phi: Any, points: Any) -> LayerMaps:
-        """Return the layer that is known."""
-        return self.known
-
-    def through(self, phi: Any, points: Any) -> None:
-        """Return nothing: there is one layer."""
-
-    def settle(self, fixed: FixedPoint, state: KernelState) -> Any:
-        """Return the variances, which are known."""
-        return state.points
-
-    def solve(self, fixed: FixedPoint, cell: Any, points: Sequence[Tensor], state: KernelState) -> Tensor:
-        """Solve the equation of the covariances."""
-        return solve_covariance(fixed.network, cell, fixed.drive(state.covariance), product_root(*points))
-
-
-def near_series(deq: Any, scale: NormScale, reach: float, dtype: torch.dtype) -> NearSeries | None:
-    """The series for cosines between ``reach`` and the +-1 beyond, or ``None`` where they do not converge."""
-    if not deq.plain or scale.high > 30.0 * scale.low:
-        return None
-    phi = deq.activation
-    # with a closed form entry by entry is quick
-    if set(phi.kinks) != {0.0} or not phi.continuous or phi.closed_form() is not None:
-        return None
-    wide = dtype == torch.float64
-    for size, terms in ((18, 14), (28, 18), (40, 24)) if wide else ((12, 10), (16, 13), (24, 18)):
-        found = _series(deq, scale, reach, 1 if scale.single else size, terms, 2e-14 if wide else 1e-9)
-        if found is not None:
-            return found
-    return None
-
-
-def _series(deq: DEQ, scale: NormScale, reach: float, size: int, terms: int, short: float) -> NearSeries | None:
-    phi, t = deq.activation, scale.nodes(size)
-    q = equilibrium_variance(deq, t**2)
-    ia, ib = torch.tensor([0, 0, size - 1]), torch.tensor([0, size - 1, size - 1])
-    cosines = torch.tensor([reach, math.copysign(1.0, reach)], dtype=torch.float64)
-    push = deq.drive((t[ia] * t[ib])[:, None] * cosines)
-    (rho,) = rough_correlations(deq.fixed_point, q, torch.stack([ia, ib]), push)
-    low, high = math.acos(float(rho.max())), math.acos(float(rho.min()))
-    room = 0.4 * (high - low)
-    low, high = (0.0, high + room) if reach > 0 else (max(0.0, low - room), min(math.pi, high + room))
-    if reach > 0 and high > 0.45 * math.pi:
-        return None
-    beta = 0.5 * (high + low) - 0.5 * (high - low) * torch.from_numpy(nodes(terms))
-    across, along = torch.tensor(to_coefficients(terms)), torch.tensor(to_coefficients(size))
-    levels = []
-    for values in polar_grid((phi, phi.derivative), phi.panels(), q.sqrt(), beta):
-        c = torch.tensordot(across, along @ values.permute(2, 0, 1) @ along.T, dims=1)
-        ends = (c[-2:],) if scale.single else (c[-2:], c[:, -2:])
-        if not max(float(end.abs().max()) for end in ends) <= short * float(c.abs().max()):  # NaN included
-            return None
-        levels.append(Level.of(0.5 * (c + c.transpose(1, 2)), 1e-15))
-    return NearSeries(deq, scale, (low, high), (levels[0], levels[1]))
-
-
-class _Entries(LayerMaps):
-    """The layer at single entries, given the norm factors of phi and of phi' on both sides."""
-
-    def __init__(self, series: NearSeries, qx: Tensor, qy: Tensor, sides: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self.series, self.qx, self.qy, self.sides = series, qx, qy, sides
-
-    def subset(self, which: Tensor) -> _Entries:
-        """Select some of the entries."""
-        sides = [(a[:, which], b[:, which]) for a, b in self.sides]
-        return _Entries(self.series, self.qx[which], self.qy[which], sides)
-
-    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = self.series.angles
-        angle = torch.acos(correlation(self.qx, self.qy, lam)).clamp(low, high)
-        x2 = 2.0 - 4.0 * (angle - low) / (high - low)
-        value, slope = (level.at(*side, x2) for level, side in zip(self.series.levels, self.sides, strict=True))
-        return value, slope
+# ---- what a table expects ----------------------------------------------------------------------------------
 
 
 def rough_correlations(fixed: FixedPoint, q: Tensor, pairs: Tensor, drive: Tensor) -> list[Tensor]:

@@ -20,23 +20,24 @@ from torch import Tensor
 from .._caches import cached
 from .._chebyshev import needed, nodes, polynomials, series_sum, to_coefficients
 from ..activations import Activation
-from ..errors import NotSoDeepError, log
+from ..errors import ConvergenceError, NotSoDeepError, log
 from ..gaussian import hermite_coefficients
-from ..gaussian.rule import BLOCK, may_share
 from ..networks import KERNELS, Kernel, Network, check_kernels
 from ..networks.nodes import Cell, FixedPoint, KernelState, LayerMaps, equation
 from ._limits import LIMITS
 from .expectations import Layer
 from .pointwise import KernelSpec, OnDiagonal, TensorDomain, equilibrium_variance, largest_rounded, mean_square
+from .smoothing import pair_grid
 from .table import NormScale, NormSeries, Table, correlations_of, product_root, rough_correlations
 
 
 def angle_caps(network: Network, scale: NormScale) -> tuple[float, ...]:
     """The largest |r| up to which tables are tried: kernels are analytic in the angle, uniformly up to there.
 
-    Where single entries are cheap, those beyond have series of their own, so that a table may be small.
+    Entries beyond have series of their own, so that a table may be small.
     """
-    if network.kinked or not network.closed or scale.single:
+    plain = all(isinstance(phi, Activation) for phi in network.activations)
+    if network.kinked or network.bias_variance or not plain:
         return (angle_cap(network),)
     far = network.input_variance * scale.high**2 > LIMITS.far_square
     return (0.8, 0.55) if far else (1.0, 0.8, 0.55)
@@ -309,7 +310,7 @@ def sample(
     with torch.no_grad():
         dot, squares = t[pairs].prod(0)[:, None] * cosines, t**2
         try:
-            found = spec.run(_Nodes(pairs, tolerance), squares, dot)
+            found = spec.run(Nodes(pairs, tolerance), squares, dot)
         except Unresolved:
             if not patient:
                 raise
@@ -322,7 +323,7 @@ class Unresolved(Exception):
     """A layer that no short series in the angle reproduces on the grid."""
 
 
-class _Nodes(TensorDomain):
+class Nodes(TensorDomain):
     """All pairs of some norms at common cosines, (pairs, cosines); points are the variances at the norms."""
 
     def __init__(self, pairs: Tensor, tolerance: float) -> None:
@@ -348,7 +349,7 @@ class _Nodes(TensorDomain):
     def settle(self, fixed: FixedPoint, state: KernelState) -> Tensor:
         """Solve the equation of the variances, and look ahead where kinks need to know the range of correlations."""
         q = equilibrium_variance(fixed.network, state.points)
-        if fixed.network.kinked:
+        if not fixed.network.closed or fixed.network.kinked:
             self.expected = _range(fixed, q, self.pairs, fixed.drive(state.covariance))
         return q
 
@@ -402,6 +403,29 @@ def _layer(phi: Activation, q: Tensor, pairs: Tensor, tolerance: float, expected
     return _AngleSeries(phi, q, pairs, tolerance, OnDiagonal(phi).both(q), expected)
 
 
+def closed_enough(phi: Activation, q: Tensor, least: float) -> bool:
+    """Whether there is a closed form that keeps its digits at angles from ``least`` on.
+
+    A rounded covariance knows the angle to 1e-16 / angle; slopes vary by their own size over an angle of 1 / scale.
+    """
+    scale = float(q.max()) ** 0.5
+    return phi.quick and (scale < LIMITS.blurred_scale or least**3 * scale > 1.0 / LIMITS.blurred_scale**2)
+
+
+def layer_values(phi: Activation, q: Tensor, pairs: Tensor, angles: Tensor) -> Tensor:
+    """E[phi phi] and E[phi' phi'] at pairs of variances and common angles: (2, pairs, angles)."""
+    least = float(torch.minimum(angles, math.pi - angles).min())
+    if not closed_enough(phi, q, least):
+        try:
+            return pair_grid(phi, q.sqrt(), angles)[:, pairs[0], pairs[1]]
+        except ConvergenceError:  # it varies too fast
+            if not phi.quick:
+                raise Unresolved from None
+    qx, qy = q[pairs].repeat_interleave(len(angles), dim=1)
+    found = Layer(phi, qx, qy).both(product_root(qx, qy) * torch.cos(angles).repeat(pairs.shape[1]))
+    return torch.stack(found).reshape(2, pairs.shape[1], -1)
+
+
 class _AngleSeries(LayerMaps):
     """E[phi phi] and E[phi' phi'] as Chebyshev series in arcsin(rho), one for each pair of variances."""
 
@@ -412,11 +436,6 @@ class _AngleSeries(LayerMaps):
         self.whole, self.expected = whole, expected
         self.root = product_root(*q[pairs])[:, None]
         self.series: Tensor | None = None
-        mixed = phi.mixed_form() is not None
-        self.alone = LIMITS.mixed_entries if mixed else LIMITS.lone_entries
-        self.partial = mixed or bool(
-            phi.kinks
-        )  # few correlations: entry by entry, or series that do not reach the ends
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         if self.series is None:
@@ -435,19 +454,18 @@ class _AngleSeries(LayerMaps):
 
     def _prepared(self, lam: Tensor) -> Tensor:
         """(orders, 2, pairs, 1)."""
-        low, high = -1.0, 1.0
-        if self.partial:  # the interval is what is needed
-            rho = lam / self.root
-            low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected
-            if not self.phi.kinks:  # equal points may lie between the pairs that were asked
-                low, high = -1.0 if low < -0.8 else low, 1.0 if high > 0.8 else high
+        rho = lam / self.root
+        low, high = (float(rho.min()), float(rho.max())) if self.expected is None else self.expected
+        if not self.phi.kinks:  # equal points may lie between the pairs that were asked
+            low, high = -1.0 if low < -0.9 else low, 1.0 if high > 0.9 else high
         low, high = (min(max(end, -1.0), 1.0) for end in (low, high))  # rounding may be beyond
         narrow = 1e-6  # radians: a little wider, where all correlations are one and the same
         self.ends = max(math.asin(low) - narrow, -0.5 * math.pi), min(math.asin(high) + narrow, 0.5 * math.pi)
         # kinked functions are asked for on a part of the angle, and single precision needs fewer nodes
-        sizes = (64, 128, 256) if self.tolerance < 1e-12 and not self.phi.kinks else (32, 64, 128, 256)
+        whole = high - low == 2.0 and self.tolerance < 1e-12
+        sizes = (64, 128, 256) if whole else (32, 64, 128, 256)
         grids = [torch.sin(torch.from_numpy(nodes(size, *self.ends))) for size in sizes]
-        hermite = self._hermite(max(-low, high), grids[0])
+        hermite = self._hermite(max(-low, high))
         for rho in grids:
             series = torch.tensor(to_coefficients(len(rho))) @ self._values(rho, *hermite).transpose(1, 2)
             relative = series.abs() / series.abs().amax(1, keepdim=True).clamp_min(1e-300)
@@ -456,25 +474,18 @@ class _AngleSeries(LayerMaps):
                 return series[:, :length].transpose(0, 1)[..., None].contiguous()
         raise Unresolved
 
-    def _hermite(self, largest: float, rho: Tensor) -> tuple[Sequence[Tensor], float]:
+    def _hermite(self, largest: float) -> tuple[Sequence[Tensor], float]:
         """Coefficients of phi and of phi' at all variances, for correlations up to this, and what they lack."""
         exact, sure = self.phi.polynomial(), LIMITS.series_share * self.tolerance
         if exact is not None:
             return _two_series(self.phi, self.q, exact.degree + 2), 0.0
-        widest = largest_rounded(self.q)
-        terms, missing = _enough(self.phi, widest, round(largest, 2), sure)
-        # too many pairs would be integrated one by one: the coefficients at all variances are expensive
-        if self.pairs.shape[1] * int((rho.abs() ** terms * missing > 100.0 * sure).sum()) > self.alone:
-            raise Unresolved
-        found = _two_series(self.phi, self.q, terms)
+        found = _two_series(self.phi, self.q, _enough(self.phi, largest_rounded(self.q), round(largest, 2), sure))
         return found, _missing(found, self.whole)
 
     def _values(self, rho: Tensor, hermite: Sequence[Tensor], missing: float) -> Tensor:
-        """(2, pairs, correlations): Hermite series where they have converged, one by one elsewhere."""
+        """(2, pairs, correlations): Hermite series where they have converged, integrals elsewhere."""
         terms, count = hermite[0].shape[1], self.pairs.shape[1]
         sure = rho.abs() ** terms * missing <= LIMITS.series_share * self.tolerance
-        if int((~sure).sum()) * count > self.alone:
-            raise Unresolved
         out = torch.empty(2, count, len(rho), dtype=torch.float64)
         last = math.log(1e-16) / rho.abs().clamp(1e-9, 1.0 - 1e-9).log()  # powers beyond are nothing
         shares = (64, 16, 4) if terms >= 512 else ()
@@ -487,26 +498,19 @@ class _AngleSeries(LayerMaps):
                 parts = self.pairs.split(max(1, (1 << 19) // high), dim=1)
                 out[k, :, which] = torch.cat([(a[i, :high] * a[j, :high]) @ powers for i, j in parts])
         if not bool(sure.all()):
-            few = rho[~sure]
-            qx, qy = self.q[self.pairs].repeat_interleave(len(few), dim=1)
-            found = Layer(self.phi, qx, qy).both(product_root(qx, qy) * few.repeat(count))
-            out[:, :, ~sure] = torch.stack(found).reshape(2, count, -1)
+            out[:, :, ~sure] = layer_values(self.phi, self.q, self.pairs, torch.acos(rho[~sure]))
         return out
 
 
 @cached(256)
-def _enough(phi: Activation, widest: float, largest: float, sure: float) -> tuple[int, float]:
-    """How many terms the largest variance needs, smaller ones need fewer, and what these leave out."""
+def _enough(phi: Activation, widest: float, largest: float, sure: float) -> int:
+    """How many terms the largest variance needs, if they are few; smaller ones need fewer."""
     q = torch.tensor([widest], dtype=torch.float64)
     whole = OnDiagonal(phi).both(q)
-    powers = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096)
-    longest = (8192, 16384) if may_share(q.sqrt(), phi.panels(), BLOCK) else ()  # where one rule serves all scales
-    lengths = powers + longest if phi.mixed_form() is None else powers[:9]  # beyond, double sums are quicker
-    for terms in lengths:
-        missing = _missing(_two_series(phi, q, terms), whole)
-        if largest**terms * missing <= sure:
+    for terms in (64, 96, 128, 192, 256, 384, 512, 768, 1024):
+        if largest**terms * _missing(_two_series(phi, q, terms), whole) <= sure:
             break
-    return terms, missing
+    return terms
 
 
 def _two_series(phi: Activation, q: Tensor, terms: int) -> Sequence[Tensor]:

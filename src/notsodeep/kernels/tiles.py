@@ -23,7 +23,7 @@ from ..networks import Kernel
 from ._limits import LIMITS
 from .caps import Cap
 from .pointwise import KernelSpec
-from .table import Level, NormScale, Table, near_series, on_device
+from .table import Level, NormScale, Table, on_device
 from .tabulate import one_thread, rounded_range, stay_alone, table_for
 
 # ---- tiles -----------------------------------------------------------------------------------------------
@@ -125,12 +125,12 @@ def driven(spec: KernelSpec, x: Tensor, y: Tensor | None) -> tuple[KernelSpec, T
     """Return a network with sigma_b2 = 1 and no bias, and rows sqrt(sigma_b2) x with a column of sqrt(sigma_c2).
 
     Its kernel is the same, and quicker: DEQs that differ in these variances share a table, a homogeneous network
-    without a bias has a function of the angle alone, and with the constant no row is near zero and few pairs are near
-    parallel, unless it is longer than all rows.
+    without a bias has a function of the angle alone, others are smooth in the norms at a fixed angle, and with the
+    constant no row is near zero.
     """
     b, c = spec.network.drives
     longest = b * max(float(squared_norms(rows).max()) for rows in (x, y) if rows is not None)
-    if (b, c) == (1.0, 0.0) or not max(c, 1e-30) <= longest <= 1e30:
+    if (b, c) == (1.0, 0.0) or not max(c / LIMITS.long_bias, 1e-30) <= longest <= 1e30:
         return spec, x, y
 
     def moved(rows: Tensor) -> Tensor:
@@ -298,7 +298,8 @@ class Points:
     def _angles(self, i: Tensor, j: Tensor, r: Tensor) -> Tensor:
         """2 arcsin(r) / pi, from the rows where a rounded cosine would not do."""
         x = torch.asin(r.clamp(-1.0, 1.0)).mul_(2.0 / math.pi)
-        near = (r.abs() > (1.0 - 1e-4 if self.x.dtype == torch.float64 else 0.99)).nonzero().squeeze(1)
+        smooth = not self.spec.network.kinked and self.ends[1] < LIMITS.steep_scale and self.x.dtype == torch.float64
+        near = (r.abs() > (1.0 if smooth else 1.0 - 1e-4 if r.dtype == self.x.dtype else 0.99)).nonzero().squeeze(1)
         x[near] = self._of_pairs(_angle_variable, i[near], j[near])
         return x
 
@@ -308,23 +309,14 @@ class Points:
         nx, ny = self.sx[i].sqrt(), self.sy[j].sqrt()
         if table.reach == 1.0:
             return everyone, {kernel: table.at_angles(kernel, nx, ny, x) for kernel in names}
-        if self.pairs < LIMITS.many_pairs:
+        if self.pairs < LIMITS.many_pairs or self.spec.network.bias_variance:
             return everyone[:0], dict.fromkeys(names, nx[:0])
         with one_thread():
-            spec, scale, dtype = self.spec.detached, table.norms, self.x.dtype
-            if spec.network.closed and not scale.single:
-                cap = table.once(("cap", sign), lambda: Cap(spec, table, sign))
-                apart = 2.0 * torch.sin(0.25 * math.pi * (1.0 - x.abs())).square()
-                diagonals = {k: self._root(table, k, self.sx)[i] * self._root(table, k, self.sy)[j] for k in names}
-                known, kernels = cap.kernels(
-                    names, nx.cpu(), ny.cpu(), apart.cpu(), {k: v.cpu() for k, v in diagonals.items()}
-                )
-                return known.to(x.device), kernels
-            network = spec.network
-            series = table.once((sign, dtype), lambda: near_series(network, scale, sign * table.reach, dtype))
-        if series is None:
-            return everyone[:0], dict.fromkeys(names, nx[:0])
-        return everyone, series.kernels(table, nx, ny, torch.sin(0.5 * math.pi * x), names)
+            cap = table.once(("cap", sign), lambda: Cap(self.spec.detached, table, sign))
+            angle = 0.5 * math.pi * (1.0 - x.abs())
+            roots = {k: (self._root(table, k, self.sx)[i] * self._root(table, k, self.sy)[j]).cpu() for k in names}
+            known, kernels = cap.kernels(names, nx.cpu(), ny.cpu(), angle.cpu(), roots)
+            return known.to(x.device), kernels
 
     def _root(self, table: Table, kernel: Kernel, squares: Tensor) -> Tensor:
         """The roots of a kernel of all rows of one side with themselves, of those that the table covers."""

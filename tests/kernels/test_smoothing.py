@@ -1,0 +1,84 @@
+"""Expectations at all pairs of scales by smoothed functions, and kernels of nearly parallel rows."""
+
+from __future__ import annotations
+
+import mpmath as mp
+import numpy as np
+import pytest
+import torch
+
+import notsodeep as nsd
+from helpers import tolerance, ulps
+from notsodeep.kernels import plane
+from notsodeep.kernels.expectations import Layer
+from notsodeep.kernels.smoothing import pair_grid
+
+
+@pytest.mark.parametrize("name", ["mish", "arctan", "elu", "selu", "hard_swish"])
+def test_all_pairs_of_scales_are_the_entrywise_integrals(name):
+    phi = nsd.activation(name)
+    rule = plane.polar if set(phi.kinks) <= {0.0} else plane.conditional
+    scales, angles = (torch.tensor(v, dtype=torch.float64) for v in ([0.4, 1.3, 6.0], [0.02, 0.5, 1.6, 3.1]))
+    i, j, k = torch.cartesian_prod(*(torch.arange(n) for n in (3, 3, 4))).T
+    for f, grid in zip((phi, phi.derivative), pair_grid(phi, scales, angles), strict=True):
+        exact = rule(f, f, phi.panels(), scales[i] ** 2, scales[j] ** 2, angles[k].cos())
+        own = pair_grid(phi, scales, torch.zeros(1, dtype=torch.float64))
+        own = own[0 if f is phi else 1].squeeze(-1).diagonal().sqrt()
+        assert float(((grid[i, j, k] - exact).abs() / (own[i] * own[j])).max()) < tolerance()
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0, 1e4])
+def test_they_are_the_closed_forms_at_every_scale(scale):
+    """Arc-sine kernel at angles of the order at which it turns; the angle is exact, so no digits are lost."""
+    s, angles = scale * torch.tensor([0.7, 1.0], dtype=torch.float64), torch.tensor([0.1, 3.0], dtype=torch.float64)
+    for angle in (*(angles / max(1.0, scale)).tolist(), 0.4, 2.7):
+        value, slope = pair_grid(nsd.activation("erf"), s, torch.tensor([angle], dtype=torch.float64))[
+            :, 0, 1, 0
+        ].tolist()
+        with mp.workdps(40):
+            x, y = (mp.mpf(float(v)) for v in s)
+            product = 2 * x * y * mp.cos(mp.mpf(angle))
+            room = (1 + 2 * x * x) * (1 + 2 * y * y)
+            expected = 2 / mp.pi * mp.asin(product / mp.sqrt(room)), 4 / mp.pi / mp.sqrt(room - product**2)
+            sizes = [
+                (mp.mpf(2) / mp.pi * mp.asin(2 * v * v / (1 + 2 * v * v)), 4 / mp.pi / mp.sqrt(1 + 4 * v * v))
+                for v in (x, y)
+            ]
+        for found, exact, own in zip((value, slope), expected, zip(*sizes, strict=True), strict=True):
+            assert abs(found - float(exact)) < ulps(64) * float(mp.sqrt(own[0] * own[1]))
+
+
+def test_an_own_function_without_straight_tails():
+    """Growth like a root, far out: the Hermite series of the layer do not converge there."""
+    phi = nsd.activation(lambda x: torch.sqrt(1.0 + x * x) - 1.0)
+    s, angles = torch.tensor([25.0, 40.0], dtype=torch.float64), torch.tensor([0.03, 0.3], dtype=torch.float64)
+    grid = pair_grid(phi, s, angles)
+    i, j, k = torch.cartesian_prod(*(torch.arange(2),) * 3).T
+    found = Layer(phi, s[i] ** 2, s[j] ** 2).both(s[i] * s[j] * angles[k].cos())
+    for part, exact in zip(grid, found, strict=True):
+        assert float((part[i, j, k] - exact).abs().max()) < tolerance() * float(exact.abs().max())
+
+
+def rows_with_near_duplicates() -> np.ndarray:
+    """Long and short rows; half of them beside another one, at relative distances from 1e-8 to 0.1."""
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((110, 20)) * rng.uniform(0.5, 2.0, (110, 1))
+    X[55:] = X[:55] * (1.0 + 0.1 * (np.arange(55) % 2))[:, None]
+    X[55:] += np.geomspace(1e-8, 0.1, 55)[:, None] * rng.standard_normal((55, 20))
+    return X
+
+
+@pytest.mark.parametrize(("name", "sigma_b2"), [("mish", 3.0), ("erf", 1e6), ("elu", 300.0)])
+def test_near_duplicates_need_no_integrals_entry_by_entry(name, sigma_b2, monkeypatch):
+    network, X = nsd.DEQ(name, 0.1, sigma_b2), rows_with_near_duplicates()
+    monkeypatch.setattr("notsodeep.kernels.tiles._dots", None)
+    K = nsd.ntk(network, X, check=False)
+    monkeypatch.undo()
+    i, j = np.arange(20, 55, 5), np.arange(75, 110, 5)
+    x, y = (torch.from_numpy(X[v]) for v in (i, j))
+    sx, sy = (x * x).sum(1), (y * y).sum(1)
+    dot = 0.5 * (sx + sy - ((x - y) ** 2).sum(1))
+    exact = nsd.kernels.pairwise(network, sx, sy, dot, ("ntk",), check=False)["ntk"].numpy()
+    # entry by entry the angle comes from a rounded covariance: 1e-16 of it is this many squared lengths of a feature
+    room = tolerance(amplified=max(1.0, sigma_b2 * float(sx.max()) / 1e3))
+    assert (np.abs(K[i, j] - exact) / np.sqrt(K[i, i] * K[j, j])).max() < room
