@@ -33,8 +33,11 @@ def psi(phi: Conditioned, u: Tensor, s: float, slopes: bool = False) -> Tensor:
     return s * phi.unit_slopes(before, inputs) if slopes else phi.units(before, inputs)
 
 
-def aligned(phi: Activation, s: float, t: float, sign: float, trained: bool) -> float:
-    """The kernel at inputs of norms s and t with the cosine ``sign``, 1 or -1; ``trained``: hidden weights as well."""
+def aligned(phi: Activation, s: float, t: float, sign: float, trained: bool, rate: float = 1.0) -> float:
+    """The kernel at inputs of norms s and t with the cosine ``sign``, 1 or -1; ``trained``: hidden weights as well.
+
+    ``rate`` is the learning rate of the hidden weights of a :class:`Feedback`.
+    """
     u, weights = nodes()
     if isinstance(phi, Conditioned):
         products = psi(phi, u, s) * psi(phi, sign * u, t)
@@ -49,7 +52,11 @@ def aligned(phi: Activation, s: float, t: float, sign: float, trained: bool) -> 
     norm = torch.tensor([s], dtype=torch.float64)
     linear, rest, shared = phi.amplitudes(norm)
     scale = float((norm**2 * (phi.drive**2 + linear**2 + rest**2) + shared**2).sqrt())
-    return float(weights @ phi.base(scale * u) ** 2)
+    values = phi.base(scale * u) ** 2
+    if trained:  # what the shared unit adds is no weight of the input
+        inside = float(norm**2 * (phi.drive**2 + linear**2 + rest**2))
+        values = values + rate * inside * phi.base.derivative(scale * u) ** 2
+    return float(phi.factor(norm)) ** 2 * float(weights @ values)
 
 
 def _threshold(at: float, gate: bool, leak: float, sign: float) -> float:
@@ -83,7 +90,8 @@ def error(twin: Twin, s: float, t: float, rho: float) -> float:
     truth = float(pairwise(twin.deq, *at, (twin.kernel,), check=False)[twin.kernel])
     size = [float(diagonal(twin.deq, v, (twin.kernel,), check=False)[twin.kernel]) for v in at[:2]]
     (phi,) = twin.network.activations
-    own = aligned(phi, s, t, rho, twin.trains == "all") if abs(rho) == 1.0 else between(phi, s, t, rho)
+    rate = (twin.learning_rates or (1.0,))[0]
+    own = aligned(phi, s, t, rho, twin.trains == "all", rate) if abs(rho) == 1.0 else between(phi, s, t, rho)
     return abs(own - truth) / math.sqrt(size[0] * size[1])
 
 

@@ -54,8 +54,8 @@ def largest_error(rng: np.random.Generator, twin: Twin) -> tuple[float, int]:
 def _errors(twin: Twin, place: Array) -> Array:
     s, t, angle = np.exp(place[0]), np.exp(place[1]), place[2]
     at = [torch.from_numpy(v) for v in (s * s, t * t, s * t * np.cos(angle))]
-    own = "ck" if twin.trains == "readout" else twin.kernel
+    own, rates = ("ck", None) if twin.trains == "readout" else (twin.kernel, twin.learning_rates)
     truth = pairwise(twin.deq, *at, (twin.kernel,), check=False)[twin.kernel]
-    have = pairwise(twin.network, *at, (own,), check=False)[own]
+    have = pairwise(twin.network, *at, (own,), rates, check=False)[own]
     size = [diagonal(twin.deq, v, (twin.kernel,), check=False)[twin.kernel].sqrt() for v in at[:2]]
     return ((truth - have).abs() / (size[0] * size[1])).numpy()
