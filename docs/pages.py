@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import notsodeep
-from studies import peers, training
+from studies import learned_features, peers, training
 from studies._measure import standard_error
 from studies._style import word
 
@@ -55,6 +55,7 @@ def filled(text: str) -> str:
         "api": api,
         "training": lambda: trained(results),
         "peers": lambda: scores(results),
+        "learned": lambda: learned(results),
         "losses": lambda: losses(results),
     }
     return re.sub(
@@ -237,6 +238,21 @@ def scores(results: Path) -> str:
     ]
     rows.append(["**mean rank**", *(f"**{ranks[m]:.2f}**" if m in ranks else "" for m in peers.MACHINES), ""])
     return table(["data", *peers.MACHINES, "best RBF - DEQ"], rows, fold=False)
+
+
+def learned(results: Path) -> str:
+    """Learned features beside other machines, on the tables that all of them have measured."""
+    document = _document(results, "learned_features")
+    means, ranks = learned_features.scores(document), learned_features.ranks(document)
+    first = {p["settings"]["table"]: p for p in reversed(document["points"].values()) if "features" in p["numbers"]}
+    rows = [
+        [name, f"{first[name]['settings']['rows']:,}", *(f"{row[m]:.1f}" for m in ranks)]
+        + [first[name]["numbers"]["features"] or "no"]
+        for name, row in means.items()
+        if ranks.keys() <= row.keys()
+    ]
+    rows.append(["**mean rank**", "", *(f"**{rank:.2f}**" for rank in ranks.values()), ""])
+    return table(["data", "rows", *ranks, "learned"], rows, fold=False)
 
 
 def losses(results: Path) -> str:
