@@ -246,8 +246,12 @@ def learned(results: Path) -> str:
     means, ranks = learned_features.scores(document), learned_features.ranks(document)
     first = {p["settings"]["table"]: p for p in reversed(document["points"].values()) if "features" in p["numbers"]}
     rows = [
-        [name, f"{first[name]['settings']['rows']:,}", *(f"{row[m]:.1f}" for m in ranks)]
-        + [first[name]["numbers"]["features"] or "no"]
+        [
+            name,
+            f"{first[name]['settings']['rows']:,}",
+            *(f"{row[m]:.1f}" for m in ranks),
+            first[name]["numbers"]["features"] or "no",
+        ]
         for name, row in means.items()
         if ranks.keys() <= row.keys()
     ]
