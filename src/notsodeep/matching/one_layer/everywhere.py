@@ -8,6 +8,7 @@ DEQ's covariance (docs/one_layer.md, "All norms").
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +45,11 @@ def design(deq: DEQ, kernel: Kernel) -> LayerDesign:
     shares = (1.0,) if deq.odd else (1.0, 1.1, 1.15, 1.2, 1.25)  # odd activations have nothing to share but a bias
     rates = np.arange(0.8, 1.65, 0.05).round(2).tolist() if kernel == "ntk" else [0.0]
     layers = {share: _layer(deq, share) for share in shares}
-    tried = [(grid.scaled_error(layers[f], r), f, r) for f in track(shares, len(shares), shown) for r in rates]
+    tried = [
+        (error, share, rate)
+        for share in track(shares, len(shares), shown)
+        for error, rate in zip(grid.scaled_errors(layers[share], rates), rates, strict=True)
+    ]
     _, share, rate = min(tried)
     layer = layers[share] if kernel == "ck" else _with_diagonal(grid, layers[share], rate)
     proof = _proof(grid, layer, rate)
@@ -56,7 +61,7 @@ def _with_diagonal(grid: _Pairs, layer: Feedback, rate: float) -> Feedback:
     """Give the units the factor of the norm with which their kernel has the DEQ's diagonal."""
     x = chebyshev_nodes(65)
     squares = torch.from_numpy(((1.0 + x) / (1.0 - x)) ** 2)
-    along = _layer_kernel(diagonal, layer, rate, squares)
+    along = _sum(_shares(diagonal, layer, bool(rate), squares), rate)
     gain = to_coefficients(len(x)) @ (grid.own(squares) / along).sqrt().numpy()
     return replace(layer, gain=tuple(gain[: int(np.flatnonzero(np.abs(gain) > 1e-7)[-1]) + 1].tolist()))
 
@@ -118,18 +123,29 @@ class _Pairs:
 
     def errors(self, layer: Feedback, rate: float = 0.0) -> Array:
         """|k - k_layer| / sqrt(k(x, x) k(y, y))."""
-        return np.asarray((_layer_kernel(pairwise, layer, rate, *self.pairs) - self.truth).abs() / self.scale)
+        return np.asarray(
+            (_sum(_shares(pairwise, layer, bool(rate), *self.pairs), rate) - self.truth).abs() / self.scale
+        )
 
-    def scaled_error(self, layer: Feedback, rate: float) -> float:
-        """Return the largest error of the layer with a factor of the norm that gives it the diagonal."""
-        along = _layer_kernel(diagonal, layer, rate, torch.stack(self.pairs[:2])).prod(0).sqrt()
-        return float((_layer_kernel(pairwise, layer, rate, *self.pairs) / along - self.truth / self.scale).abs().max())
+    def scaled_errors(self, layer: Feedback, rates: Sequence[float]) -> list[float]:
+        """Return the largest error at each rate, with a factor of the norm that gives the layer the diagonal."""
+        pairs = _shares(pairwise, layer, any(rates), *self.pairs)
+        along = _shares(diagonal, layer, any(rates), torch.stack(self.pairs[:2]))
+        errors = [_sum(pairs, rate) / _sum(along, rate).prod(0).sqrt() - self.truth / self.scale for rate in rates]
+        return [float(error.abs().max()) for error in errors]
 
 
-def _layer_kernel(evaluate: Any, layer: Feedback, rate: float, *places: Tensor) -> Tensor:
-    """Return the kernel of a layer whose readout trains, and with a positive rate its hidden weights, too."""
-    name = "ntk" if rate else "ck"
-    return evaluate(ENN([layer]), *places, (name,), (rate, 1.0) if rate else None, check=False)[name]
+def _shares(evaluate: Any, layer: Feedback, tangent: bool, *places: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the shares of the readout and of the hidden weights in the kernel of a layer."""
+    names = ("ck", "ntk") if tangent else ("ck",)
+    kernels = evaluate(ENN([layer]), *places, names, check=False)
+    return kernels["ck"], kernels[names[-1]] - kernels["ck"]
+
+
+def _sum(shares: tuple[Tensor, Tensor], rate: float) -> Tensor:
+    """Return the kernel of a layer whose hidden weights train at a rate."""
+    readout, hidden = shares
+    return readout + rate * hidden
 
 
 def _grid(deq: DEQ, kernel: Kernel) -> _Pairs:
