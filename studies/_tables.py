@@ -16,7 +16,7 @@ Table = tuple[list[str], list[list[str]]]
 def accuracy_table(document: Document, reported: Reported = REPORTED) -> Table:
     """Mean test accuracies in per cent, SGD and Adam, with the published ones.
 
-    At width 4,096, for which the published ones stand; where that is not stored, at the largest width.
+    At the largest width that is both stored and published, 4,096 or 32; where there is none, at the largest stored.
     """
     heads = ["data", "activation", "width", *MODELS, "twin - DEQ", "plain - DEQ"]
     heads += ["published (DEQ, twin, plain)", "Adam (DEQ, twin, plain)"]
@@ -30,11 +30,14 @@ def _accuracy_row(
 ) -> list[str]:
     found = {method: accuracy_curves(document, dataset, activation, method) for method in ("sgd", "adam")}
     widths = found["sgd"]["DEQ"][0].tolist()
-    at = widths.index(PUBLISHED[1]) if PUBLISHED[1] in widths else -1
+    which = max((i for i, width in enumerate(PUBLISHED) if width in widths), default=None)
+    at = -1 if which is None else widths.index(PUBLISHED[which])
     means = {name: 100 * float(found["sgd"][name][1][at]) for name in MODELS}
     cells = [f"{means[name]:.2f} ± {100 * float(found['sgd'][name][2][at]):.2f}" for name in MODELS]
     gaps = [f"{means[name] - means['DEQ']:+.2f}" for name in ("twin", "plain")]
-    published = ", ".join(f"{100 * known[name][1]:.1f}" for name in MODELS) if known else "-"
+    published = "-"
+    if known is not None and which is not None:
+        published = ", ".join(f"{100 * known[name][which]:.1f}" for name in MODELS)
     adam = ", ".join(f"{100 * float(found['adam'][name][1][at]):.2f}" for name in MODELS)
     return [word(dataset), word(activation), f"{widths[at]:,}", *cells, *gaps, published, adam]
 

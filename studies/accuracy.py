@@ -90,8 +90,8 @@ def points(
     seeds: int = 3,
     epochs: int | None = None,
 ) -> list[Point]:
-    """One point per data set and width; beyond 128 on a GPU alone."""
-    full = tuple(2**k for k in range(5, 14)) if setup.device.startswith("cuda") else (32, 128)
+    """One point per data set and width; beyond 512 on a GPU alone."""
+    full = tuple(2**k for k in range(5, 14)) if setup.device.startswith("cuda") else (32, 128, 512)
     load_data = loader(setup)
 
     def point(name: str, width: int) -> Point:

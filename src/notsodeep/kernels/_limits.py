@@ -24,7 +24,7 @@ class Limits:
     many_norms: int = 200  # norms at which a function of them is worth a series
     cap_angles: int = 18  # nodes of an interval of angles that doubles
     cap_error: float = 2e-12  # what they may be wrong between their nodes, beside the diagonal
-    many_pairs: float = 4096.0  # pairs for which a table that takes long to build is worth looking for
+    many_pairs: float = 1024.0  # pairs for which a table that takes long to build is worth looking for
     pairs_at_once: int = 4096  # pairs evaluated entry by entry at once: series of 2048 terms for each are 64 megabytes
     field_entries: int = 1 << 17  # positions times pairs of images solved together: their fields fit a core's cache
     open_entries: int = 1 << 18  # entries that wait until they are evaluated one by one

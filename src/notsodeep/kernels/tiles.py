@@ -6,6 +6,7 @@ rows there.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -121,44 +122,56 @@ def norm_range(*squares: Tensor) -> tuple[float, float, float]:
     return least, low, high
 
 
-def driven(spec: KernelSpec, x: Tensor, y: Tensor | None) -> tuple[KernelSpec, Tensor, Tensor | None]:
-    """Return a network with sigma_b2 = 1 and no bias, and rows sqrt(sigma_b2) x with a column of sqrt(sigma_c2).
+Lift = tuple[float, float]
+"""A factor b and a constant c: rows x stand for sqrt(b) x with one more column, sqrt(c)."""
 
-    Its kernel is the same, and quicker: DEQs that differ in these variances share a table, a homogeneous network
-    without a bias has a function of the angle alone, others are smooth in the norms at a fixed angle, and with the
-    constant no row is near zero.
+
+def driven(spec: KernelSpec, x: Tensor, y: Tensor | None) -> tuple[KernelSpec, Tensor, Tensor | None, Lift]:
+    """Return a network with sigma_b2 = 1 and no bias, and how rows are lifted to have the same kernel with it.
+
+    It is quicker: DEQs that differ in these variances share a table, a homogeneous network without a bias has a
+    function of the angle alone, others are smooth in the norms at a fixed angle, and with the constant no row is near
+    zero.
     """
     b, c = spec.network.drives
     longest = b * max(float(squared_norms(rows).max()) for rows in (x, y) if rows is not None)
     if (b, c) == (1.0, 0.0) or not max(c / LIMITS.long_bias, 1e-30) <= longest <= 1e30:
-        return spec, x, y
-
-    def moved(rows: Tensor) -> Tensor:
-        scaled = math.sqrt(b) * rows
-        return torch.cat([scaled, rows.new_full((len(rows), 1), math.sqrt(c))], dim=1) if c else scaled
-
-    return replace(spec, network=spec.network.varied(None, 1.0, 0.0)), moved(x), None if y is None else moved(y)
+        return spec, x, y, (1.0, 0.0)
+    return replace(spec, network=spec.network.varied(None, 1.0, 0.0)), x, y, (b, c)
 
 
 class Points:
-    """The rows of both sides with everything that is computed once per row."""
+    """The rows of both sides with everything that is computed once per row.
+
+    Lifted rows are rounded, which products bear. Angles of nearly parallel rows do not, and come from the given ones.
+    """
 
     direct = LIMITS.direct_pairs
 
-    def __init__(self, spec: KernelSpec, x: Tensor, y: Tensor | None) -> None:
-        self.spec, self.x, self.y, self.symmetric = spec, x, x if y is None else y, y is None
+    def __init__(self, spec: KernelSpec, x: Tensor, y: Tensor | None, lift: Lift = (1.0, 0.0)) -> None:
+        self.spec, self.lift, self.symmetric = spec, lift, y is None
+        self.given = x, x if y is None else y
+        square = squared_norms(x)
+        self.squares = square, square if y is None else squared_norms(y)
+        self.sx = lift[0] * square + lift[1]
+        self.sy = self.sx if y is None else lift[0] * self.squares[1] + lift[1]
+        if x.dtype == torch.float32 and any(bool(((s > 0) & (s < 1e-74)).any()) for s in (self.sx, self.sy)):
+            self.given = self.given[0].double(), self.given[1].double()  # the inverses of such norms are no float32
+        self.x = self._lifted(self.given[0])
+        self.y = self.x if y is None else self._lifted(self.given[1])
         self.shape = len(self.x), len(self.y)
         self.pairs = len(self.x) * len(self.y) / (2 if self.symmetric else 1)
-        self.sx = squared_norms(x)
-        self.sy = self.sx if self.symmetric else squared_norms(self.y)
-        if x.dtype == torch.float32 and any(bool(((s > 0) & (s < 1e-74)).any()) for s in (self.sx, self.sy)):
-            x, self.x, self.y = x.double(), x.double(), self.y.double()  # the inverses of such norms are no float32
-        self.wx = _inverse_norm(self.sx, x.dtype)
-        self.wy = self.wx if self.symmetric else _inverse_norm(self.sy, x.dtype)
+        self.wx = _inverse_norm(self.sx, self.x.dtype)
+        self.wy = self.wx if self.symmetric else _inverse_norm(self.sy, self.x.dtype)
         self.table: Table | None = None
         self.trusted = -1.0  # cosines up to which the table settles an entry
         self.short: tuple[Tensor, Tensor] | None = None  # rows that it does not cover
         self._sides: dict[tuple[object, ...], Tensor] = {}  # of all threads
+
+    def _lifted(self, rows: Tensor) -> Tensor:
+        b, c = self.lift
+        scaled = rows if b == 1.0 else math.sqrt(b) * rows
+        return torch.cat([scaled, rows.new_full((len(rows), 1), math.sqrt(c))], dim=1) if c else scaled
 
     def find_table(self, given: Table | None) -> None:
         """Use the given table, the cached one for such norms, or none where entry by entry is cheaper."""
@@ -300,7 +313,7 @@ class Points:
         x = torch.asin(r.clamp(-1.0, 1.0)).mul_(2.0 / math.pi)
         smooth = not self.spec.network.kinked and self.ends[1] < LIMITS.steep_scale and self.x.dtype == torch.float64
         near = (r.abs() > (1.0 if smooth else 1.0 - 1e-4 if r.dtype == self.x.dtype else 0.99)).nonzero().squeeze(1)
-        x[near] = self._of_pairs(_angle_variable, i[near], j[near])
+        x[near] = self._of_pairs(functools.partial(_angle_variable, self.lift), i[near], j[near])
         return x
 
     def _near(self, table: Table, sign: int, i: Tensor, j: Tensor, x: Tensor) -> tuple[Tensor, dict[Kernel, Tensor]]:
@@ -326,14 +339,15 @@ class Points:
         return self._sides[key]
 
     def dots(self, i: Tensor, j: Tensor) -> Tensor:
-        """Inner products of pairs of rows, exact for duplicates."""
-        return self._of_pairs(_dots, i, j)
+        """Inner products of pairs of lifted rows, exact for duplicates."""
+        return self.lift[0] * self._of_pairs(_dots, i, j) + self.lift[1]
 
     def _of_pairs(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], i: Tensor, j: Tensor) -> Tensor:
-        """A function of pairs of rows and their squared norms, a few rows at a time."""
-        at_once = max(64, LIMITS.held_numbers // (8 * max(1, self.x.shape[1])))
+        """A function of pairs of given rows and their squared norms, a few rows at a time."""
+        (x, y), (sx, sy) = self.given, self.squares
+        at_once = max(64, LIMITS.held_numbers // (8 * max(1, x.shape[1])))
         chunks = zip(i.split(at_once), j.split(at_once), strict=True)
-        return torch.cat([function(self.x[p].double(), self.y[q].double(), self.sx[p], self.sy[q]) for p, q in chunks])
+        return torch.cat([function(x[p].double(), y[q].double(), sx[p], sy[q]) for p, q in chunks])
 
 
 def products(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
@@ -349,11 +363,14 @@ def _inverse_norm(s: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(s > 0, s.clamp_min(1e-300).rsqrt(), torch.zeros_like(s)).to(dtype)
 
 
-def _angle_variable(x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> Tensor:
-    """2 arcsin(r) / pi, from the chord between the unit rows and the nearer end: exact near r = +-1."""
-    u, v = x / sx.sqrt()[:, None], y / sy.sqrt()[:, None]
-    sign = torch.where((u * v).sum(1) < 0, -1.0, 1.0).to(u)
-    chord = (u - sign[:, None] * v).square().sum(1).sqrt()
+def _angle_variable(lift: Lift, x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> Tensor:
+    """2 arcsin(r) / pi of lifted rows, from the chord between the unit rows and the nearer end: exact near r = +-1."""
+    b, c = lift
+    norms = [(b * s + c).sqrt() for s in (sx, sy)]
+    u, v = (math.sqrt(b) * rows / norm[:, None] for rows, norm in zip((x, y), norms, strict=True))
+    last, other = (math.sqrt(c) / norm for norm in norms)
+    sign = torch.where((u * v).sum(1) + last * other < 0, -1.0, 1.0).to(u)
+    chord = ((u - sign[:, None] * v).square().sum(1) + (last - sign * other).square()).sqrt()
     return sign * (1.0 - torch.asin(0.5 * chord).mul_(4.0 / math.pi))
 
 

@@ -100,7 +100,7 @@ class TwinCertificate:
             bound = [] if self.bound is None else [f"bound     {self.bound:.3g} on every entry"]
             return ["valid     inputs of norm one", seen, *bound]
         span = "all norms" if self.norms is None else "norms {:.4g} to {:.4g}".format(*self.norms)
-        beyond = ["beyond    no bound holds at other norms"] if self.norms else []
+        beyond = ["beyond    nothing is bounded at other norms"] if self.norms else []
         seen = f"seen      {self.residual:.1e} at {'cosine' if self.norms is None else 'norm'} {self.at:.4g}"
         assumes = [f"assumes   {self.assumes}"] if self.assumes else []
         tried = [f"tried     {row}" for row in self.table]
