@@ -260,7 +260,7 @@ def twin_for(phi: str) -> nsd.Twin:
 
 
 def loader(setup: Setup) -> Load:
-    """name -> the papers' training rows, standardised, and the whole test set; the last one is kept."""
+    """name -> the first training rows, standardised, and the whole test set; the last one is kept."""
 
     @functools.lru_cache(maxsize=1)
     def prepared(name: str) -> Dataset:
