@@ -222,16 +222,16 @@ def test_one_layer_is_as_near_as_a_deq_of_its_width() -> None:
 
 
 def test_a_table_of_accuracies_beside_the_published_ones(tmp_path):
-    points = accuracy.points(QUICK, ["digits"], [16], seeds=1, epochs=1)
+    points = accuracy.points(QUICK, ["digits"], [16, 32, 64], seeds=1, epochs=1)
     document = run("accuracy", QUICK, tmp_path, points=points)
-    stored = document["points"]["digits/16"]
+    stored = document["points"]["digits/32"]  # the one width that was published
     assert stored["settings"]["seeds"] == [0]
     heads, rows = accuracy_table(document, {"digits": {"relu": accuracy.REPORTED["mnist"]["relu"]}})
     mean = 100 * stored["numbers"]["accuracies"]["relu"]["sgd"]["twin"]["accuracy"][0]
     relu = dict(zip(heads, rows[1], strict=True))
-    assert (relu["data"], relu["activation"], relu["width"]) == ("digits", "ReLU", "16")
+    assert (relu["data"], relu["activation"], relu["width"]) == ("digits", "ReLU", "32")
     assert relu["twin"] == f"{mean:.2f} ± 0.00"
-    assert relu["published (DEQ, twin, plain)"] == "93.7, 93.4, 91.8"
+    assert relu["published (DEQ, twin, plain)"] == "71.4, 65.0, 57.6"
     assert rows[0][8] == "-"
 
 
