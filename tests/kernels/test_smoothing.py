@@ -48,6 +48,16 @@ def test_they_are_the_closed_forms_at_every_scale(scale):
             assert abs(found - float(exact)) < ulps(64) * float(mp.sqrt(own[0] * own[1]))
 
 
+@pytest.mark.parametrize("name", ["relu", "leaky_relu"])
+def test_two_lines_have_nothing_beside_them(name):
+    """Without panels the smoothed function is that of its lines, in closed form."""
+    phi = nsd.activation(name)
+    s, angles = (torch.tensor(v, dtype=torch.float64) for v in ([0.5, 2.0], [0.01, 1.0, 3.0]))
+    exact = phi.closed_form()(s[0] ** 2, s[1] ** 2, s[0] * s[1] * angles.cos())
+    for grid, values in zip(pair_grid(phi, s, angles), exact, strict=True):
+        assert float((grid[0, 1] - values).abs().max()) < tolerance()
+
+
 def test_an_own_function_without_straight_tails():
     """Growth like a root, far out: the Hermite series of the layer do not converge there."""
     phi = nsd.activation(lambda x: torch.sqrt(1.0 + x * x) - 1.0)

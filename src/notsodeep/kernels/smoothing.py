@@ -13,6 +13,7 @@ import math
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .._caches import cached
 from ..activations import Activation
@@ -121,7 +122,7 @@ class _Smoothing:
         # beyond the last panel that is short beside the noise, and away from kinks, functions are smooth
         short = torch.diff(cuts) < _LONG * noise[:, None]
         outer = torch.maximum(cuts[1:].abs(), cuts[:-1].abs())
-        last = (short * outer).amax(1, keepdim=True)
+        last = functional.pad(short * outer, (1, 0)).amax(1, keepdim=True)  # no panels: nothing is short
         rough = (last > 0.0) & (far < last + span) & ~straight
         near = [(mean - c).abs() < span for c in self.kinks]
         smooth = ~functools.reduce(torch.logical_or, near, rough | straight)
@@ -174,6 +175,6 @@ class _Smoothing:
             functions = (self.phi, self.phi.derivative) if self.parts is None else [part.rest for part in self.parts]
             values = torch.stack([function(t).detach() for function in functions]) * weights
             size = values.abs()
-            keep = (size > 1e-18 * size.amax(1, keepdim=True)).any(0)
+            keep = (size > 1e-18 * functional.pad(size, (1, 0)).amax(1, keepdim=True)).any(0)  # lines have no panels
             self._known[noise, far] = t[keep], values[:, keep].T.contiguous()
         return self._known[noise, far]
