@@ -194,7 +194,7 @@ def _oracle_pair(rng: np.random.Generator, network: Any, X: Array, K: Array) -> 
     if isinstance(network, nsd.DEQ):  # the equation itself: Lambda = sigma_a2 K + drive, K = E[phi phi] at Lambda
         s = network.sigma_a2 * np.array([K[i, i], K[j, j], K[i, j]]) + network.sigma_b2 * s + network.sigma_c2
         if network.normalise:
-            s = np.array([1.0, 1.0, s[2] / math.sqrt(s[0] * s[1])])
+            s = np.array([1.0, 1.0, s[2] / math.sqrt(s[0]) / math.sqrt(s[1])])  # a product may overflow
     *inner, phi = network.activations
     for one in inner:
         if not _resolved(one, s):
