@@ -289,7 +289,7 @@ class _Graded(LayerMaps):
         return self.near(apart if lam is known else 1.0 - self.domain.sign * lam / self.root)
 
     def near(self, apart: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, given 1 - |rho|."""
+        """Return E[phi phi] and E[phi' phi'] at 1 - |rho|."""
         low, high = torch.aminmax(self._place(apart))
         if float(low) < self.ends[0] or float(high) > self.ends[1]:
             self._prepare(float(low), float(high))

@@ -152,7 +152,7 @@ class Twin(Drawn):
 
     @property
     def function(self) -> _kernels.KernelFunction:
-        """The same kernel as a function of rows."""
+        """The kernel of the twin as a function of rows."""
         name, rates = self._rule
         return _kernels.kernel_function(self.network, name, learning_rates=rates)
 
