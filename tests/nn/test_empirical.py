@@ -411,6 +411,6 @@ def test_starts_that_are_none(start, words) -> None:
 
 
 def test_labels_that_are_none() -> None:
-    for y in ([0, 1], [float("nan")] * 5):
+    for y in ([0, 1], [float("nan")] * 5, 0.5, torch.tensor(0.5)):
         with pytest.raises(InvalidInputError):
             nsd.lazy(nn.Linear(5, 2), np.eye(5), start=nn.Linear(5, 2), y=y)

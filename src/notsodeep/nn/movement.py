@@ -186,9 +186,10 @@ def _label_kernel(y: Any, rows: int) -> Tensor:
     """Return the kernel of the targets: real numbers as they are, and for classes whether two rows share one."""
     given = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if given.dtype.kind == "f":
-        targets = as_numbers(given, "y").double().reshape(len(given), -1)
+        targets = as_numbers(np.atleast_1d(given), "y").double()
         if len(targets) != rows or not bool(torch.isfinite(targets).all()):
             raise InvalidInputError(f"y must hold {rows} finite targets, one for each row, got shape {given.shape}")
+        targets = targets.reshape(rows, -1)
         return targets @ targets.mT
     codes = torch.from_numpy(np.unique(as_labels(given, rows), return_inverse=True)[1])
     return (codes[:, None] == codes).double()
