@@ -46,37 +46,12 @@ class Trained(NamedTuple):
     same: float  # share of the fresh rows whose proven class is that of the solver
     solver_steps: Tensor
 
-    def messages(self) -> dict[str, str]:
-        """Return what a promise and what a proof are worth, with their numbers."""
-        steps, proven = (mean_of(s) for s in (self.proof.steps, self.proof.proven))
-        return {
-            "A small student answers for a trained DEQ": (
-                f"{self.answered:.0%} of {len(self.proof.steps)} fresh digits; it differs on {self.differs:.1%} "
-                f"(promised: at most {self.replacement.certificate.disagreement:.0%})"
-            ),
-            "The trained DEQ stops once its class is proven": (
-                f"{steps:.1f} steps instead of {mean_of(self.solver_steps):.1f}; {proven:.0%} of the classes are "
-                f"proven, {self.same:.0%} are those of the full solve"
-            ),
-        }
-
 
 class Matched(NamedTuple):
     """An untrained DEQ and its twin, on the digits."""
 
     twin: nsd.Twin
     distances: Verification
-
-    def messages(self) -> dict[str, str]:
-        """Return how near the twin is, and a plain layer with its best factor."""
-        proven = "if its assumption holds" if self.twin.certificate.assumes else "proven"
-        near, plain = self.distances.distance, self.distances.plain_scaled_distance
-        return {
-            "One layer has the kernel of an untrained DEQ": (
-                f"no error above {self.twin.bound:.0e} of the diagonal, {proven}; on the digits {near:.0e} (norm), a "
-                f"scaled plain layer {plain:.1%}"
-            )
-        }
 
 
 class Learned(NamedTuple):
@@ -86,16 +61,6 @@ class Learned(NamedTuple):
     learned: float
     features: np.ndarray
     names: tuple[str, ...]
-
-    def messages(self) -> dict[str, str]:
-        """Return what the features are worth."""
-        share = float(np.diag(self.features)[:5].sum() / np.trace(self.features))
-        return {
-            "A kernel machine learns which columns matter": (
-                f"{share:.1%} of the weight on 5 of {len(self.names)}; R2 on fresh rows {self.learned:.2f}, without "
-                f"features {self.plain:.2f}"
-            )
-        }
 
 
 class Shown(NamedTuple):
@@ -107,7 +72,28 @@ class Shown(NamedTuple):
 
     def messages(self) -> dict[str, str]:
         """Return the message of each panel and its numbers."""
-        return self.trained.messages() | self.matched.messages() | self.learned.messages()
+        (_, fast, answered, differs, proof, same, full), (twin, near), learned = self
+        steps, proven = mean_of(proof.steps), mean_of(proof.proven)
+        certain = "if its assumption holds" if twin.certificate.assumes else "proven"
+        share = float(np.diag(learned.features)[:5].sum() / np.trace(learned.features))
+        return {
+            "A small student answers for a trained DEQ": (
+                f"{answered:.0%} of {len(full)} fresh digits; it differs on {differs:.1%} (promised: at most "
+                f"{fast.certificate.disagreement:.0%})"
+            ),
+            "The trained DEQ stops once its class is proven": (
+                f"{steps:.1f} steps instead of {mean_of(full):.1f}; {proven:.0%} of the classes are proven, {same:.0%} "
+                "are those of the full solve"
+            ),
+            "One layer has the kernel of an untrained DEQ": (
+                f"no error above {twin.bound:.0e} of the diagonal, {certain}; on the digits {near.distance:.0e} "
+                f"(norm), a scaled plain layer {near.plain_scaled_distance:.1%}"
+            ),
+            "A kernel machine learns which columns matter": (
+                f"{share:.1%} of the weight on 5 of {len(learned.names)}; R2 on fresh rows {learned.learned:.2f}, "
+                f"without features {learned.plain:.2f}"
+            ),
+        }
 
 
 def main(folder: str | Path = "demo", console: Console | None = None, *, quick: bool = False) -> Shown:
@@ -124,8 +110,8 @@ def main(folder: str | Path = "demo", console: Console | None = None, *, quick: 
     shown = Shown(trained, matched, _learned(size))
     for message, numbers in shown.messages().items():
         console.print(f"- {message}: {numbers}.", highlight=False)
-    with atomic(target) as part:
-        draw(shown).savefig(part, format="png", dpi=110)
+    with atomic(target) as temporary:
+        draw(shown).savefig(temporary, format="png", dpi=110)
     console.print(f"Figure: {target} ({time.perf_counter() - started:.0f} s)")
     return shown
 
@@ -141,7 +127,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _trained(size: DemoSize) -> Trained:
-    X, y = (torch.from_numpy(part) for part in digits())
+    X, y = map(torch.from_numpy, digits())
     seen, measured, fresh = X.float().split([700, 700, len(X) - 1400])
     model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), X.shape[1], size.width, 10, bias=True).limit_contraction(0.9)
     nsd.nn.fit(model, (seen, y[:700]), optimiser="adam", lr=0.01, epochs=size.epochs)

@@ -254,11 +254,8 @@ def _fold(curve: Curve, inner: State, outer: State) -> State | None:
 def outer_gaps(curve: Curve) -> tuple[Gap, list[Gap]]:
     """Return the gap above the support, and the gap(s) below it: two when eigenvalues sit at zero."""
     reach = 4.0 * curve.population.reach
-    surrogate = Curve(curve.population.surrogate(), curve.index)
-    if surrogate.population is not curve.population:
-        return _from_surrogate(curve, reach, *outer_gaps(surrogate))
     above, below = _far(curve, reach), _far(curve, -reach)
-    top = _certain_edge(curve, above, upward=False)
+    top = _edge(curve, above, upward=False)
     upper = Gap.between(curve, above, top, None)
     bottom = _edge(curve, below, upward=True, floor=1e-13 * reach)
     if bottom is not None:
@@ -273,40 +270,6 @@ def _far(curve: Curve, u: float) -> State:
     if state is None:
         raise ConvergenceError("the fixed point did not converge far from the support; check the covariances' scale")
     return state
-
-
-def _from_surrogate(curve: Curve, reach: float, upper: Gap, lower: list[Gap]) -> tuple[Gap, list[Gap]]:
-    """Find the outer gaps of dense covariances from those of a surrogate, which also says whether zero has an atom."""
-    assert upper.left is not None
-    above = _transfer(curve, upper, 1.2 * upper.left.u) or _far(curve, reach)
-    top = _certain_edge(curve, above, upward=False)
-    high = Gap.between(curve, above, top, None)
-    right = lower[-1].right
-    if len(lower) == 1 and right is not None:
-        below = _transfer(curve, lower[0], 1.2 * right.u) or _far(curve, -reach)
-        bottom = _certain_edge(curve, below, upward=True)
-        return high, [Gap.between(curve, below, None, bottom)]
-    low = Gap.between(curve, _far(curve, -reach), None, None, zero=True)
-    if right is None:  # the support starts at zero, whatever the eigenvectors
-        return high, [low]
-    inside = _transfer(curve, lower[1], 0.8 * right.u) or _transfer(curve, lower[1], 0.1 * right.u)
-    if inside is None:
-        raise ConvergenceError("no gap was found between zero and the support; check the smallest eigenvalues")
-    bottom = _certain_edge(curve, inside, upward=True)
-    return high, [low, Gap.between(curve, inside, None, bottom, zero=True)]
-
-
-def _transfer(curve: Curve, gap: Gap, u: float) -> State | None:
-    """Return the state at u of this curve's gap that corresponds to a gap of another curve, if it is valid there."""
-    near = gap.solve(u)
-    state = curve.solve(u, near)
-    return state if state is not None and state.valid and _same_gap(state, near) else None
-
-
-def _certain_edge(curve: Curve, start: State, upward: bool) -> State:
-    edge = _edge(curve, start, upward)
-    assert edge is not None  # without a floor the search ends in an edge or an error
-    return edge
 
 
 def _beyond_zero(curve: Curve, lower: Gap, reach: float) -> Gap | None:
@@ -328,7 +291,7 @@ def _beyond_zero(curve: Curve, lower: Gap, reach: float) -> Gap | None:
         state = curve.at(z, -(shares + 2.0 * z * slope) / z)
         # any other mass belongs to a gap further up
         if state is not None and abs(state.mass - atom) < 1e-3 * atom:
-            right = _certain_edge(curve, state, upward=True)
+            right = _edge(curve, state, upward=True)
             return Gap.between(curve, state, None, right, zero=True)
     raise ConvergenceError(
         f"the spectrum next to zero could not be resolved (mass {atom:.4g} at zero); the smallest eigenvalues of the "
@@ -341,5 +304,5 @@ def find_gap(curve: Curve, z: float, g: Array) -> Gap | None:
     inside = curve.at(z, g)
     if inside is None:
         return None
-    left, right = (_certain_edge(curve, inside, upward) for upward in (False, True))
+    left, right = (_edge(curve, inside, upward) for upward in (False, True))
     return Gap.between(curve, inside, left, right)
