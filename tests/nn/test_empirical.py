@@ -92,7 +92,6 @@ def networks() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
 
 
 NETWORKS = networks()
-FORWARD = ("layers", "tied", "deq")
 
 
 def jacobian(model: nn.Module, X: Tensor) -> Tensor:
@@ -119,14 +118,12 @@ def test_the_kernel_is_that_of_the_jacobian_written_out(name: str) -> None:
     J, other = jacobian(model, X), jacobian(model, Y)
     cross, own = (torch.einsum("nkp,mlp->nmkl", J, with_) for with_ in (other, J))
     close = {"rtol": 0.0, "atol": 10 * tolerance() * float(own.abs().max())}  # the equilibria are solved to 1e-13
-    calls = [("auto", 1e9), ("jacobian", 4e3)]  # all at once, and in the smallest blocks
-    for method, memory in [*calls, ("products", 1e5)] if name in FORWARD else calls:
-        options = {"method": method, "memory": memory}
+    for memory in (1e9, 4e3):  # all at once, and in the smallest blocks
+        options = {"memory": memory}
         torch.testing.assert_close(nsd.empirical_ntk(model, X, Y, outputs="full", **options), cross, **close)
         trace = nsd.empirical_ntk(model, X, Y, outputs="trace", **options)
         torch.testing.assert_close(trace, cross.diagonal(dim1=2, dim2=3).sum(-1), **close)
-        if method == "jacobian":
-            torch.testing.assert_close(nsd.empirical_ntk(model, X, outputs="full", **options), own, **close)
+        torch.testing.assert_close(nsd.empirical_ntk(model, X, outputs="full", **options), own, **close)
     K = nsd.empirical_ntk(model, X)
     torch.testing.assert_close(K, own.diagonal(dim1=2, dim2=3).mean(-1), **close)
     assert torch.equal(K, K.T)
@@ -137,12 +134,6 @@ def test_the_kernel_is_that_of_the_jacobian_written_out(name: str) -> None:
     torch.testing.assert_close(kernel.diagonal(X), K.diagonal(), **close)
     x, y, tangents = prepared(model, X, Y, None, 1e4)
     torch.testing.assert_close(_matrix_free(tangents, x, y, v, False) / tangents.outputs, wanted, **close)
-
-
-def test_forward_mode_that_is_missing_is_refused_and_not_needed() -> None:
-    model, shape = NETWORKS["custom"]
-    with pytest.raises(InvalidInputError, match="needs forward mode"):
-        nsd.empirical_ntk(model, rows(shape, 3), method="products")
 
 
 @pytest.mark.parametrize("parametrisation", ["ntk", "standard"])
@@ -208,7 +199,6 @@ BAD = {
     "detached": (Returns(lambda y: y.detach()), {}, "do not depend on the parameters"),
     "wrong rows": (nn.Linear(4, 2), {}, "fails on rows of shape"),
     "memory": (nn.Linear(5, 2), {"memory": 0}, "positive number of bytes"),
-    "method": (nn.Linear(5, 2), {"method": "magic"}, "method must be"),
     "other rows": (nn.Linear(5, 2), {"Y": np.ones((2, 4))}, "rows of shape"),
     "in place": (Returns(lambda y: y), {"X": np.full((3, 5), np.nan)}, "NaN"),
     "no module": (torch.relu, {}, "model must be"),

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from .._arguments import checked, isolated_settings, not_negative, shown
 from .._arrays import like
@@ -15,10 +14,9 @@ from .._maps import Gradients
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from .model import LIMITS, Model, as_batch, in_batches
-from .tangents import Tangents, check_mode, chosen, graphs
+from .tangents import Tangents, check_mode, chosen
 
 Outputs = Literal["mean", "trace", "full"]
-Method = Literal["auto", "jacobian", "products"]
 
 
 @isolated_settings
@@ -29,7 +27,6 @@ def empirical_ntk(
     *,
     outputs: Outputs = "mean",
     parameters: Any = None,
-    method: Method = "auto",
     memory: float = LIMITS.gradient_bytes,
     progress: bool | None = None,
 ) -> Any:
@@ -50,9 +47,6 @@ def empirical_ntk(
     parameters : str, sequence of str, or callable, optional
         Names of parameters, with wildcards ("layer1.*"), or a function from a name to whether it is meant. By default
         all that train (``requires_grad``).
-    method : {"auto", "jacobian", "products"}
-        Contract the gradients of blocks of rows; or multiply by vectors, backward and forward, which is cheaper for all
-        pairs of many outputs where gradients have to be written out. "auto" counts operations.
     memory : float
         The bytes that gradients may take at a time.
     progress : bool, optional
@@ -71,11 +65,7 @@ def empirical_ntk(
             [1., 2.]])
     """
     x, y, tangents = prepared(model, X, Y, parameters, memory)
-    full = outputs == "full"
-    if _by_products(tangents, x, method, full):
-        found = _products(tangents, x, x if y is None else y, full, progress)
-    else:
-        found = _contraction(tangents, x, y, full, progress)
+    found = _contraction(tangents, x, y, outputs == "full", progress)
     return like(_finished(found, outputs, tangents.outputs), X)
 
 
@@ -108,20 +98,6 @@ def _finished(found: Tensor, outputs: Outputs, count: int) -> Tensor:
             "its weights and at the scale of the rows"
         )
     return found.permute(0, 2, 1, 3).contiguous() if outputs == "full" else found / (count if outputs == "mean" else 1)
-
-
-def _by_products(tangents: Tangents, x: Tensor, method: Method, full: bool) -> bool:
-    # a derivative along a direction costs two forward passes of a row, for every column and output
-    k = tangents.outputs
-    cheaper = full and 2.0 * k * tangents.forward < k**2 * tangents.product
-    if method == "jacobian" or (method == "auto" and not cheaper):
-        return False
-    forward = tangents.goes_forward(x)
-    if not forward and method == "products":
-        raise InvalidInputError(
-            "method='products' needs forward mode, which this model lacks (a custom backward pass?); use 'jacobian'"
-        )
-    return forward
 
 
 def _contraction(tangents: Tangents, x: Tensor, y: Tensor | None, full: bool, progress: bool | None) -> Tensor:
@@ -172,27 +148,6 @@ def _place(found: Tensor, a: Any, b: Any, full: bool) -> Tensor:
     if not full:
         return found[a[0], b[0]]
     return found[a[0], a[1][0] : a[1][-1] + 1, b[0], b[1][0] : b[1][-1] + 1]
-
-
-def _products(tangents: Tangents, x: Tensor, y: Tensor, full: bool, progress: bool | None) -> Tensor:
-    """Multiply by each column of a Jacobian: backward at a row of y, forward at all rows of x."""
-    k, entries = tangents.outputs, sum(leaf.numel() for leaf in tangents.leaves.values())
-    found = x.new_zeros(len(x), k, len(y), k)
-    size = 8 * x.element_size() * (entries + len(x) * k)  # of a direction, with what forward mode holds
-    columns = max(1, int(tangents.memory / size))
-    jobs = [(j, list(range(k))[i : i + columns]) for j in range(len(y)) for i in range(0, k, columns)]
-    for j, some in track(jobs, len(jobs), "empirical kernel", progress):
-        grads = tangents.gradients(y[j : j + 1], some)
-        directions = {
-            name: grads[name].written()[0].reshape(len(some), *leaf.shape)
-            if name in grads
-            else leaf.expand(len(some), *leaf.shape) * 0.0
-            for name, leaf in tangents.leaves.items()
-        }
-        with graphs():
-            along = vmap(lambda d: tangents.along(x, d))(directions).detach()
-        found[:, :, j, some] = along.permute(1, 2, 0)
-    return found if full else found.diagonal(dim1=1, dim2=3).sum(-1)
 
 
 # ---- features ------------------------------------------------------------------------------------------------

@@ -42,12 +42,12 @@ class ReplaceOptions:
     --------
     >>> import notsodeep as nsd
     >>> nsd.nn.ReplaceOptions(width=128, steps=500).batch_size
-    256
+    128
     """
 
     width: int | None = None
     steps: int = 2000
-    batch_size: int = 256
+    batch_size: int = 128
     lr: float = 2e-3
     mixed: float = 0.5
 

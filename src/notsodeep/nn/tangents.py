@@ -290,17 +290,6 @@ class Tangents:
             name: Gradients(torch.stack(grads)) for name, grads in zip(leaves, zip(*found, strict=True), strict=True)
         }
 
-    # -- forward mode ------------------------------------------------------------------------------------
-    def along(self, x: Tensor, directions: Leaves) -> Tensor:
-        """Return the derivative of the outputs at rows, (n, k), along a change of the parameters."""
-        found: Tensor = jvp(lambda leaves: self.call(leaves, x), (self.leaves,), (directions,))[1]
-        return found
-
-    def goes_forward(self, x: Tensor) -> bool:
-        """Say whether forward mode is there, and agrees with reverse mode on two rows."""
-        with graphs():
-            return goes_forward(lambda leaves: self.call(leaves, x[:2]), self.leaves)
-
     # -- memory ------------------------------------------------------------------------------------------
     @property
     def _numbers(self) -> float:
