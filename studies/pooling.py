@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -139,18 +139,23 @@ def _trained(X: Tensor, y: Tensor, X_test: Tensor, y_test: Tensor, side: int, ep
 
 
 def points(setup: Setup) -> list[Point]:
-    """Digits quickly; images of 14 x 14 and few rows on a CPU; the images as they are, and more rows, on a GPU."""
+    """Digits quickly; reduced images and few rows on a CPU; the images as they are, and more rows, on a GPU."""
     if setup.quick:
-        sizes: dict[str, Any] = {"side": 8, "train": [40, 80], "test": 60}
-        names, boxes = ("digits",), (1, 2)
-    elif setup.device.startswith("cuda"):
-        sizes, names, boxes = {"side": 28, "train": [1000, 3000, 10_000], "test": 10_000}, _NAMES, (1, 3, 5)
-    else:
-        sizes, names, boxes = {"side": 14, "train": [50, 100, 200], "test": 300}, _NAMES, (1, 3)
+        return _group(setup, ("digits",), {"side": 8, "train": [40, 80], "test": 60}, (1, 2))
+    if setup.device.startswith("cuda"):
+        return _group(setup, _NAMES, {"side": 28, "train": [1000, 3000, 10_000], "test": 10_000}, (1, 3, 5))
+    found = _group(setup, _NAMES, {"side": 14, "train": [50, 100, 200], "test": 300}, (1, 3))
+    return found + _group(setup, _NAMES, {"side": 7, "train": [200, 500, 1000], "test": 300}, (1, 3, 5), "/7x7")
+
+
+def _group(
+    setup: Setup, names: Sequence[str], sizes: Mapping[str, Any], boxes: Sequence[int], end: str = ""
+) -> list[Point]:
+    """All machines at one size of images, boxes last; flips and whitening for the last data set."""
 
     def point(dataset: str, pool: int | None, flips: bool = False, whiten: float | None = None) -> Point:
         kind = "dense" if pool is None else f"box{pool}"
-        key = f"{dataset}/{kind}" + ("/flips" if flips else "") + ("/whitened" if whiten else "")
+        key = f"{dataset}/{kind}" + ("/flips" if flips else "") + ("/whitened" if whiten else "") + end
         settings = {"dataset": dataset, **sizes, "pool": pool, "flips": flips, "whiten": whiten}
         return Point.of(key, settings, machine, setup=setup)
 
@@ -158,11 +163,12 @@ def points(setup: Setup) -> list[Point]:
     for name in names:
         settings = {"dataset": name, **sizes}
         epochs = {"epochs": 5 if setup.quick else 60}
-        found.append(Point.of(f"{name}/rbf", settings, rbf, setup=setup))
-        found.append(Point.of(f"{name}/cnn", {**settings, **epochs}, network, setup=setup))
-    found += [point(name, pool) for pool in boxes[1:] for name in names]
+        found.append(Point.of(f"{name}/rbf{end}", settings, rbf, setup=setup))
+        found.append(Point.of(f"{name}/cnn{end}", {**settings, **epochs}, network, setup=setup))
     last = names[-1]
-    return [*found, *(point(last, pool, flips=True) for pool in boxes), point(last, boxes[0], whiten=1.0)]
+    found += [point(name, pool) for pool in boxes[1:2] for name in names]
+    found += [*(point(last, pool, flips=True) for pool in boxes[:2]), point(last, boxes[0], whiten=1.0)]
+    return [*found, *(point(name, pool) for pool in boxes[2:] for name in names)]
 
 
 _NAMES = ("mnist", "fashion_mnist")
@@ -170,13 +176,19 @@ _NAMES = ("mnist", "fashion_mnist")
 
 def draw(document: Document) -> dict[str, Figure]:
     """Test accuracy against training rows, one panel for each data set."""
-    groups = by_setting(list(document["points"].values()), "dataset")
+    groups = by_setting(list(document["points"].values()), "dataset", "side")
     figure, axes = panels((4.6 * len(groups), 4.2), "pooling before the readout", 1, len(groups), squeeze=False)
-    for ax, (dataset, found) in zip(axes[0], groups.items(), strict=True):
+    for ax, ((dataset, side), found) in zip(axes[0], groups.items(), strict=True):
         for record in found:
             _lines(ax, record)
         rows = found[0]["settings"]["train"]
-        ax.set(title=word(dataset), xlabel="training rows", xscale="log", xticks=rows, xticklabels=rows)
+        ax.set(
+            title=f"{word(dataset)}, {side} x {side}",
+            xlabel="training rows",
+            xscale="log",
+            xticks=rows,
+            xticklabels=rows,
+        )
         ax.xaxis.set_minor_locator(NullLocator())
     axes[0][0].set_ylabel("test accuracy, %")
     shared_legend(figure, axes[0][-1], ncols=4)
