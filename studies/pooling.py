@@ -239,7 +239,7 @@ def _lines(ax: Any, record: Document) -> None:
 STUDY = Study(
     shows="convolutional DEQs with average pooling, beside an RBF machine and a trained network, on few rows",
     quick="20 s",
-    full="30 min of images of 7 x 7 and 14 x 14; 28 x 28 and 10,000 rows need a GPU",
+    full="30 min; 28 x 28 needs a GPU",
     points=points,
     draw=draw,
 )
