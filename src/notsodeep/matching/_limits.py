@@ -57,8 +57,10 @@ class Limits:
     """Points of the Fourier transform of a homogeneous kernel; its orders fall like k^(-5/2)."""
     threshold_tolerance: float = 1e-5
     """The smallest tolerance for which thresholds are tried before conditioned units: what they reach."""
-    threshold_slack: float = 0.025
-    """Share of the bound that the certificate of thresholds may add to the largest error on its grid."""
+    cosine_slack: float = 0.005
+    """Share of the bound that the proof for all cosines may add to the largest error on its grid."""
+    cosine_cells: int = 4096
+    """Cells of cosines of one sign at most: the smallest angle, 1e-7, is then well above the rounding of its cosine."""
 
 
 LIMITS = Limits()
