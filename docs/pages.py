@@ -105,8 +105,7 @@ TASKS = {
     "Describe data": "GaussianMixture MixtureStatistics standardise Standardiser",
     "Predict spectra and learning": "coefficients equivalent spectral_law predict_learning learning_curve "
     "estimate_learning",
-    "Fit kernel machines": "DEQClassifier DEQRegressor DEQGaussianProcess DEQFeatures DEQKernel "
-    "estimators.save_estimator estimators.load_estimator",
+    "Fit kernel machines": "DEQClassifier DEQRegressor DEQGaussianProcess DEQFeatures DEQKernel",
     "Solve with kernels": "solve.CG solve.NetworkKernel solve.KernelTiles solve.solve_dense solve.solve_operator "
     "solve.Solution",
     "Draw": "plots.SpectrumDisplay plots.LearningDisplay plots.TwinDisplay plots.ReplacementDisplay "

@@ -30,7 +30,6 @@ import torch
 
 import notsodeep as nsd
 from notsodeep.cli import app
-from notsodeep.estimators import load_estimator, save_estimator
 
 matplotlib.use("Agg")
 import matplotlib.image
@@ -66,11 +65,6 @@ def train(device: str = "cpu") -> None:
     nsd.nn.save(model, "model.safetensors")
 
 
-def machine() -> None:
-    X, y = np.load("X.npy"), np.load("y.npy")
-    save_estimator(nsd.DEQClassifier(activation="relu", ridge=1e-2).fit(X, y), "fitted.safetensors")
-
-
 def save() -> None:
     for _ in range(20):
         nsd.nn.save(nsd.nn.ENN(nsd.ENN(["tanh", "tanh"]), 64, 300, 2, seed=1), "model.safetensors")
@@ -101,10 +95,6 @@ def is_network(path: Path) -> Any:
     return {name: value.numpy().tobytes() for name, value in nsd.nn.load(path).state_dict().items()}
 
 
-def is_machine(path: Path) -> Any:
-    return load_estimator(path).predict(np.load(path.parent / "X.npy")[:5]).tolist()
-
-
 def is_replacement(path: Path) -> Any:
     torch.manual_seed(0)
     return str(nsd.nn.Replacement.load(path, torch.nn.Linear(6, 2)).certificate)
@@ -123,7 +113,6 @@ WRITERS = {
     "match": Writer(command("match relu --save twin.json --force"), {"twin.json": is_json}),
     "spectrum": Writer(command("spectrum relu -p 64 -n 48 --plot law.png --force"), {"law.png": is_picture}),
     "learn": Writer(command("learn relu -p 64 -n 40:80:3 --plot curve.png --force"), {"curve.png": is_picture}),
-    "machine": Writer(machine, {"fitted.safetensors": is_machine}),
     "train": Writer(train, {"model.safetensors": is_network}),
     "replacement": Writer(replacement, {"fast.safetensors": is_replacement}),
     "save": Writer(save, {"model.safetensors": is_network}),
@@ -280,7 +269,6 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
 
 
 LARGEST = {
-    "machine": 4000,
     "kernel": 200_000,
     "match": 1000,
     "spectrum": 2000,

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 
 import numpy as np
 import pytest
 import torch
-import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
 import notsodeep as nsd
 from clusters import EQUAL, small_cluster
 from helpers import tolerance, ulps
-from notsodeep._files import part_of
-from notsodeep.distributed import ClusterKernel, kernel_to_zarr, operator
+from notsodeep.distributed import ClusterKernel, operator
 from notsodeep.distributed.operator import block_starts, blocks_of, expand, shares_of
 from notsodeep.errors import ClusterError, InvalidInputError
 from notsodeep.solve import CG, KernelTiles, NetworkKernel, solve_operator
@@ -73,38 +70,6 @@ def test_the_solution_is_that_of_one_process(client, problem):
     there = solve_operator(ClusterKernel(client, kernel, X), v, [2.0, 0.5], options)
     assert abs(there.steps - here.steps) <= 1
     assert torch.allclose(there.coefficients, here.coefficients, rtol=EQUAL, atol=EQUAL)
-
-
-def test_a_kernel_is_written_as_a_zarr_array(client, problem, tmp_path, monkeypatch):
-    kernel, X, _ = problem
-    monkeypatch.setattr(operator, "SOLVE_LIMITS", dataclasses.replace(operator.SOLVE_LIMITS, panel=100))
-    K = kernel_to_zarr(kernel.network, X, tmp_path / "K.zarr", "ntk", client=client)
-    assert (K.metadata.zarr_format, K.chunks) == (3, (100, 100))
-    np.testing.assert_allclose(zarr.open_array(tmp_path / "K.zarr")[:], kernel(X, None), rtol=0, atol=EQUAL)
-    assert [p.name for p in tmp_path.iterdir()] == ["K.zarr"]
-    with pytest.raises(InvalidInputError, match="exists"):
-        kernel_to_zarr(kernel.network, X, tmp_path / "K.zarr", client=client)
-    low = kernel_to_zarr(kernel.network, X, tmp_path / "low.zarr", "ntk", client=client, dtype="float32")
-    assert low.dtype == np.float32
-
-
-def test_writers_of_one_array_do_not_meet(client, problem, tmp_path, monkeypatch):
-    """Each fills a folder of its own: the last to begin took away that of the first, and both wrote into one."""
-    kernel, X, _ = problem
-    parts, result_of = [], operator.result_of
-    monkeypatch.setattr(operator, "part_of", lambda target: parts.append(part_of(target)) or parts[-1])
-
-    def other_writer(*given):
-        if len(parts) == 1:  # in the midst of the first
-            kernel_to_zarr(nsd.ENN(["linear"]), X[:5], tmp_path / "K.zarr", client=client)
-        return result_of(*given)
-
-    monkeypatch.setattr(operator, "result_of", other_writer)
-    with pytest.raises(InvalidInputError, match="exists"):
-        kernel_to_zarr(kernel.network, X, tmp_path / "K.zarr", client=client)
-    assert len(set(parts)) == 2
-    np.testing.assert_allclose(zarr.open_array(tmp_path / "K.zarr")[:], X[:5] @ X[:5].T, rtol=0, atol=EQUAL)
-    assert [p.name for p in tmp_path.iterdir()] == ["K.zarr"]
 
 
 # ---- memory ------------------------------------------------------------------------------------------------

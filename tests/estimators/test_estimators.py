@@ -24,11 +24,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import notsodeep as nsd
 from helpers import differences, tolerance
-from notsodeep.errors import CheckpointError, InvalidInputError, NotSoDeepWarning
-from notsodeep.estimators import load_estimator, save_estimator
+from notsodeep.errors import InvalidInputError, NotSoDeepWarning
 from notsodeep.estimators._limits import LIMITS
 from notsodeep.estimators.selection import GRID, extrapolated
-from notsodeep.nn.checkpoint import read_file, write_file
 from notsodeep.solve import CG
 
 RNG = np.random.default_rng(0)
@@ -590,7 +588,7 @@ def test_a_stream_is_features_with_partial_fit():
     assert stream.score(features.transform(images[1500:]), labels[1500:]) > 0.7  # guessing: a tenth
 
 
-# ---- files -----------------------------------------------------------------------------------------------
+# ---- pickles ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -603,31 +601,9 @@ def test_a_stream_is_features_with_partial_fit():
         (nsd.DEQRegressor(network=nsd.match(nsd.DEQ("relu", 0.2), 1.0)), Y[:, 0]),
     ],
 )
-def test_a_saved_machine_predicts_as_before(machine, targets, tmp_path):
-    path = tmp_path / "machine.safetensors"
-    save_estimator(machine.fit(X, targets), path)
-    again = load_estimator(path)
+def test_a_pickled_machine_predicts_as_before(machine, targets):
+    again = pickle.loads(pickle.dumps(machine.fit(X, targets)))
     np.testing.assert_array_equal(again.predict(NEW), machine.predict(NEW))
     assert repr(again).partition("#")[2] == repr(machine).partition("#")[2]  # what was scaled and chosen
     if hasattr(machine, "predict_proba"):
         np.testing.assert_array_equal(again.predict_proba(NEW), machine.predict_proba(NEW))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"estimator": "SVC"}, "SVC"),
-        ({"network": {}}, "network"),
-        ({"classes": ["a", "b", "c", "d"]}, "outputs do not fit"),
-        ({"kind": "twin"}, "holds a twin, not the estimator"),
-    ],
-)
-def test_a_file_that_is_no_machine_is_refused(change, message, tmp_path):
-    path = tmp_path / "machine.safetensors"
-    save_estimator(nsd.DEQClassifier("relu").fit(X, LABELS), path)
-    tensors, document = read_file(path)
-    write_file(path, tensors, document | change)
-    with pytest.raises(CheckpointError, match=message):
-        load_estimator(path)
-    with pytest.raises(InvalidInputError, match="got SVC"):
-        save_estimator(SVC(), path)

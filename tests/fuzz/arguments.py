@@ -87,7 +87,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         return os.path.join(folder(), name)
 
     nn.save(net(), file("network.safetensors"))
-    nsd.estimators.save_estimator(fitted, file("model.safetensors"))
     data = lambda: (rows, labels)  # noqa: E731
     table_of: dict[str, tuple[Callable[..., Any], Callable[[], Sound]]] = {
         "activation": (nsd.activation, lambda: {"spec": "leaky_relu", "slope": 0.1}),
@@ -199,11 +198,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "DEQKernel": (_covariance(rows), dict),
         "DEQKernel.__call__": (nsd.DEQKernel().__call__, lambda: {"X": rows}),
         "DEQKernel.diag": (nsd.DEQKernel().diag, lambda: {"X": rows}),
-        "estimators.save_estimator": (
-            nsd.estimators.save_estimator,
-            lambda: {"estimator": fitted, "path": file("machine")},
-        ),
-        "estimators.load_estimator": (nsd.estimators.load_estimator, lambda: {"path": file("model.safetensors")}),
         "solve.NetworkKernel": (nsd.solve.NetworkKernel, lambda: {"network": relu, "kernel": "ck"}),
         "solve.CG": (nsd.solve.CG, dict),
         "solve.solve_dense": (nsd.solve.solve_dense, lambda: {"K": K, "targets": t, "ridges": [0.1]}),

@@ -59,7 +59,7 @@ FILES = {
     "twin": ["twin.json"],
 }
 FILES |= {"points": FILES["data"], "against": FILES["data"]}
-ODD_FILES = ["nothing.npy", "folder", "", "-", "\x00", "x" * 300, "twin.json", "y.npy", "model.safetensors"]
+ODD_FILES = ["nothing.npy", "folder", "", "-", "\x00", "x" * 300, "twin.json", "y.npy", "network.safetensors"]
 RESULTS = ["out.npy", "out.csv", "out.npz", "out.json", "out.png", "out.svg", "out.xyz", "folder", "no/where", "", "-"]
 SMALL = {"dimension": ["16", "32", "48"]}
 _NO_NUMBER = re.compile(r"(?<![\w.])(nan|[-+]?inf(inity)?)(?![\w.])", re.IGNORECASE)

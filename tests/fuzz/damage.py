@@ -61,10 +61,6 @@ def desk() -> Path:
     (path / "table.csv").write_text("\n".join(["a,b,c,d,e,kind", *table]) + "\n")
     (path / "twin.json").write_text(json.dumps(nsd.match(nsd.DEQ("relu", 0.2), 1.0, "ntk").to_dict()))
     nsd.nn.save(nsd.nn.ENN(nsd.ENN(["tanh"]), 5, 8, 2, seed=0), path / "network.safetensors")
-    classifier = nsd.DEQClassifier(activation="relu", sigma_a2=0.2, ridge=1e-2).fit(X, y)
-    from notsodeep.estimators import save_estimator
-
-    save_estimator(classifier, path / "model.safetensors")
     options, drawn = nsd.nn.ReplaceOptions(steps=2, width=4), rng.standard_normal((200, 5))
     fast = nsd.replace(MODEL, drawn[:100], calibration=drawn[100:], disagreement=0.5, options=options, progress=False)
     fast.save(path / "replacement.safetensors")
@@ -75,7 +71,7 @@ def desk() -> Path:
 
 _DESK: list[Any] = []
 MODEL = torch.nn.Linear(5, 2, bias=False, dtype=torch.float64)  # through the origin: two classes, whatever its weights
-SOUND = ["X.npy", "single.npy", "X.npz", "X.csv", "table.csv", "y.npy", "y.csv", "twin.json", "model.safetensors"]
+SOUND = ["X.npy", "single.npy", "X.npz", "X.csv", "table.csv", "y.npy", "y.csv", "twin.json"]
 
 
 def damaged(rng: np.random.Generator) -> Path:

@@ -7,6 +7,6 @@ try:
 except ImportError:
     raise MissingExtraError("distributed", "dask") from None
 
-from .operator import ClusterKernel, kernel_to_zarr
+from .operator import ClusterKernel
 
-__all__ = ["ClusterKernel", "kernel_to_zarr"]
+__all__ = ["ClusterKernel"]

@@ -3,7 +3,6 @@
 from .kernel import DEQFeatures, DEQKernel
 from .process import DEQGaussianProcess
 from .ridge import DEQClassifier, DEQRegressor
-from .storage import load_estimator, save_estimator
 
 __all__ = [
     "DEQClassifier",
@@ -11,6 +10,4 @@ __all__ = [
     "DEQGaussianProcess",
     "DEQKernel",
     "DEQRegressor",
-    "load_estimator",
-    "save_estimator",
 ]

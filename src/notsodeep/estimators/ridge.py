@@ -148,7 +148,7 @@ class KernelMachine(WithClient, BaseEstimator):
     def loo_(self) -> Array:
         """Leave-one-out predictions, (n,) or (n, k), at the cost of a second fit when first asked for."""
         if not hasattr(self, "_problem"):
-            raise AttributeError("loo_ is there after fit, and not in an estimator that was read from a file")
+            raise AttributeError("loo_ is there after fit")
         machine, n, problem = self._machine, len(self._kept), self._problem
         if self.record_["solver"] == "cg":
             raise AttributeError(
