@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +15,11 @@ from torch import Tensor
 
 from .._arguments import checked, not_negative
 from .._arrays import as_numbers, as_rows, like, squared_norms
+from .._conjugate import thin
 from ..errors import ConvergenceError, InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel, Network
 from .four_numbers import Coefficients, coefficients
-from .structured import Structured
 
 
 @checked
@@ -96,14 +98,31 @@ class EquivalentKernel:
         """X as a tensor (shared memory where X is writeable)."""
         return as_rows(self.X, checked=False)
 
-    def structured(self, ridge: float = 0.0) -> Structured:
-        """Return K + ridge I in tensors on the device and in the precision of X."""
-        X = self.rows
-        V, core = (torch.as_tensor(part, dtype=X.dtype, device=X.device) for part in (self.V, self.core))
-        return Structured(X, self.gain, V, core, self.shift + ridge)
+    @functools.cached_property
+    def _low_rank(self) -> tuple[Tensor, Tensor]:
+        """V and core on the device and in the precision of X."""
+        V, core = (
+            torch.as_tensor(array, dtype=self.rows.dtype, device=self.rows.device) for array in (self.V, self.core)
+        )
+        return V, core
+
+    # with F = [X, V] and M = diag(gain I, core) the matrix is F M F' + shift I
+
+    def _project(self, v: Tensor) -> Tensor:
+        """Return F' v."""
+        return torch.cat([thin(self.rows.T, v), thin(self._low_rank[0].T, v)])
+
+    def _lift(self, w: Tensor) -> Tensor:
+        """Return F M w."""
+        V, core = self._low_rank
+        p = self.rows.shape[1]
+        return self.gain * thin(self.rows, w[:p]) + thin(V, core @ w[p:])
+
+    def _product(self, v: Tensor, ridge: float = 0.0) -> Tensor:
+        return self._lift(self._project(v)).add_(v, alpha=self.shift + ridge)
 
     def __matmul__(self, v: Any) -> Any:
-        return like(self.structured().product(self._vector(v)), v)
+        return like(self._product(self._vector(v)), v)
 
     def _vector(self, v: Any) -> Tensor:
         X = self.rows
@@ -116,11 +135,14 @@ class EquivalentKernel:
 
     def matrix(self) -> Any:
         """Return the dense matrix, (n, n)."""
-        K = self.structured()
-        out = torch.addmm(K.V @ K.core @ K.V.T, K.X, K.X.T, alpha=K.gain)
+        return like(self._dense(), self.X)
+
+    def _dense(self, ridge: float = 0.0) -> Tensor:
+        X, (V, core) = self.rows, self._low_rank
+        out = torch.addmm(V @ core @ V.T, X, X.T, alpha=self.gain)
         out = (out + out.T).mul_(0.5)  # symmetric to the bit
-        out.diagonal().add_(K.shift)
-        return like(out, self.X)
+        out.diagonal().add_(self.shift + ridge)
+        return out
 
     def diagonal(self) -> Any:
         """Return the n diagonal entries."""
@@ -130,34 +152,71 @@ class EquivalentKernel:
 
     def linear_operator(self) -> scipy.sparse.linalg.LinearOperator:
         """Return a SciPy operator, for its iterative methods."""
-        K = self.structured()
 
         def product(v: np.ndarray) -> np.ndarray:
-            return K.product(torch.from_numpy(v).to(K.X)).cpu().numpy()
+            return self._product(torch.from_numpy(v).to(self.rows)).cpu().numpy()
 
         return scipy.sparse.linalg.LinearOperator(self.shape, matvec=product, matmat=product, dtype=np.float64)
 
     @checked
     def solve(self, v: Any, ridge: float = 0.0) -> Any:
         """Return (K + ridge I)^(-1) v for v of shape (n,) or (n, k), by a factorisation of the smaller side."""
-        return like(self.structured(not_negative("ridge", ridge)).solve(self._vector(v)), v)
+        inverse, _ = self._factorised(not_negative("ridge", ridge))
+        vector = self._vector(v)
+        column = vector[:, None] if vector.ndim == 1 else vector
+        z = inverse(column)
+        for _ in range(2):  # Woodbury alone loses the digits that ||K|| / shift costs
+            z = z + inverse(column - self._product(z, ridge))
+        return like(z.reshape(vector.shape), v)
 
     @checked
     def logdet(self, ridge: float = 0.0) -> float:
         """Return log det(K + ridge I)."""
-        return self.structured(not_negative("ridge", ridge)).factors[-1]
+        return self._factorised(not_negative("ridge", ridge))[1]
+
+    def _factorised(self, ridge: float) -> tuple[Callable[[Tensor], Tensor], float]:
+        """Return the inverse of K + ridge I as a function, and log det: by Cholesky, or Woodbury where n is larger."""
+        shift, n = self.shift + ridge, len(self.V)
+        if shift <= 0:
+            raise InvalidInputError(
+                f"the kernel plus ridge is singular: its diagonal part is {shift:.3g}; use a larger ridge"
+            )
+        if n <= self.rows.shape[1]:
+            factor, failed = torch.linalg.cholesky_ex(self._dense(ridge))
+            sign, logdet = torch.tensor(1.0 - float(failed)), 2.0 * factor.diagonal().log().sum()
+
+            def inverse(v: Tensor) -> Tensor:
+                return torch.cholesky_solve(v, factor)
+
+        else:  # (shift I + F M F')^(-1) = (I - F M (shift I + F'F M)^(-1) F') / shift
+            blocks = [self._project(part) for part in (self.rows, self._low_rank[0])]
+            small = torch.cat([self.gain * blocks[0], blocks[1] @ self._low_rank[1]], dim=1) / shift
+            small.diagonal().add_(1.0)
+            sign, logdet = torch.linalg.slogdet(small)
+            logdet = logdet + n * math.log(shift)
+            factors = torch.linalg.lu_factor(small)
+
+            def inverse(v: Tensor) -> Tensor:
+                return (v - self._lift(torch.linalg.lu_solve(*factors, self._project(v))) / shift) / shift
+
+        if float(sign) <= 0:
+            raise InvalidInputError(
+                "the kernel plus ridge is not positive definite: the low-rank part is negative somewhere, as "
+                "statistics estimated from few points can make it; use a larger ridge"
+            )
+        return inverse, float(logdet)
 
     def eigenvalues(self) -> np.ndarray:
         """Return all eigenvalues in decreasing order; for a few take SciPy's ``eigsh(eq.linear_operator(), k)``."""
-        K = self.structured()
-        n, inner = len(K.X), K.X.shape[1] + K.V.shape[1]
+        X, (V, core) = self.rows, self._low_rank
+        n, inner = len(X), X.shape[1] + len(core)
         if n <= inner:
-            values = torch.linalg.eigvalsh(torch.as_tensor(self.matrix()))
-        else:  # K - shift I = Q (R M R') Q' with Q orthonormal, so only a (p + r) x (p + r) matrix is needed
-            R = torch.linalg.qr(torch.cat([K.X, K.V], dim=1), mode="r").R
-            dense = R @ torch.block_diag(K.gain * torch.eye(K.X.shape[1]).to(K.X), K.core) @ R.T
+            values = torch.linalg.eigvalsh(self._dense())
+        else:  # F M F' = Q (R M R') Q' with Q orthonormal, so only a (p + r) x (p + r) matrix is needed
+            R = torch.linalg.qr(torch.cat([X, V], dim=1), mode="r").R
+            dense = R @ torch.block_diag(self.gain * torch.eye(X.shape[1]).to(X), core) @ R.T
             few = torch.linalg.eigvalsh(0.5 * (dense + dense.T))
-            values = torch.cat([few, few.new_zeros(n - inner)]) + K.shift
+            values = torch.cat([few, few.new_zeros(n - inner)]) + self.shift
         return values.sort(descending=True).values.cpu().numpy()
 
     def __repr__(self) -> str:
