@@ -7,7 +7,7 @@ DEMO   := $(VENV)/.demo
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := $(wildcard src tests studies benchmarks examples docs/*.py hatch_build.py)
 
-.PHONY: demo test fuzz test-slow test-oldest test-newest lint bench docs package clean
+.PHONY: demo test fuzz test-slow test-oldest test-newest test-versions lint bench docs package clean
 
 # the package alone
 $(DEMO): pyproject.toml constraints.txt
@@ -41,11 +41,16 @@ test-oldest:
 	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[dask,csv,studies]' pytest pytest-xdist hypothesis mpmath
 	$(VENV)-oldest/bin/python -m pytest -q -n 2 --dist loadfile --ignore=tests/test_docs.py
 
-# the newest versions that the package index has, whatever constraints.txt says
+# the newest versions that the package index has, whatever constraints.txt says; torch alone stays at its version there,
+# because a newer one may bring gigabytes of CUDA
 test-newest:
 	$(PYTHON) -m venv $(VENV)-newest
-	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e '.[dask,csv,studies,onnx]' pytest pytest-xdist hypothesis mpmath
+	grep '^torch==' constraints.txt > $(VENV)-newest/torch.txt
+	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -c $(VENV)-newest/torch.txt -e '.[dask,csv,studies,onnx]' pytest pytest-xdist hypothesis mpmath
 	$(VENV)-newest/bin/python -m pytest -q -n 2 --dist loadfile --ignore=tests/test_docs.py
+
+# both ends of what is allowed
+test-versions: test-oldest test-newest
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)

@@ -48,6 +48,13 @@ def test_they_are_the_closed_forms_at_every_scale(scale):
             assert abs(found - float(exact)) < ulps(64) * float(mp.sqrt(own[0] * own[1]))
 
 
+def test_steep_functions_of_nearly_parallel_points_warn_of_nothing():
+    """At scales of 1e8 arctan is a step, whose pairs have the arc-sine law."""
+    s, angle = torch.tensor([1e5, 1e8], dtype=torch.float64), 1e-3
+    value = float(pair_grid(nsd.activation("arctan"), s, torch.tensor([angle], dtype=torch.float64))[0, 0, 1, 0])
+    assert abs(value - (np.pi / 2) ** 2 * (1.0 - 2.0 * angle / np.pi)) < 1e-4  # as steep as the smaller scale
+
+
 @pytest.mark.parametrize("name", ["relu", "leaky_relu"])
 def test_two_lines_have_nothing_beside_them(name):
     """Without panels the smoothed function is that of its lines, in closed form."""

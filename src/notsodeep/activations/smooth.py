@@ -171,7 +171,7 @@ class ELU(Activation):
         return (abs(self.alpha), abs(self.alpha))
 
     def _value(self, x: Tensor) -> Tensor:
-        return functional.elu(x, self.alpha)
+        return _elu(x, self.alpha)
 
     def _slope(self, x: Tensor) -> Tensor:
         below = torch.exp(x.clamp(max=0.0))
@@ -179,6 +179,13 @@ class ELU(Activation):
 
     def _source(self, x: str) -> str:
         return f"torch.nn.functional.elu({x}, {self.alpha!r})"
+
+
+def _elu(x: Tensor, alpha: float) -> Tensor:
+    """Keep small numbers in double precision, which torch 2.6 loses as exp(x) - 1; its gradients are quicker."""
+    if x.dtype != torch.float64:
+        return functional.elu(x, alpha)
+    return torch.relu(x) + alpha * torch.expm1(x.clamp(max=0.0))
 
 
 @dataclass(frozen=True)
@@ -191,6 +198,9 @@ class SELU(Activation):
     alpha: ClassVar[float] = 1.6732632423543772
     gain: ClassVar[float] = 1.0507009873554805
     slope_range: ClassVar[tuple[float, float]] = (0.0, alpha * gain)
+
+    def _value(self, x: Tensor) -> Tensor:
+        return self.gain * _elu(x, self.alpha)
 
     def _slope(self, x: Tensor) -> Tensor:
         return self.gain * torch.where(x > 0, 1.0, self.alpha * torch.exp(x.clamp(max=0.0)))

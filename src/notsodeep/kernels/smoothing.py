@@ -96,7 +96,7 @@ class _Smoothing:
             while step > least:
                 # the images of [z, z + step] under all scales are shorter than the panels that they meet
                 seen = (start < (z + step) * high) & (end > z * low)
-                most = np.minimum(high, end[seen] / max(z, 1e-300))
+                most = np.minimum(high, end[seen] / z if z > 0.0 else high)
                 short = float(((end - start)[seen] / most).min()) if seen.any() else 2.0
                 bent = any(a < z + step and z < b for i, (a, b) in enumerate(regions) if i not in alone)
                 if step <= short and not bent:
