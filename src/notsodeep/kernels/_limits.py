@@ -23,6 +23,7 @@ class Limits:
     far_square: float = 60.0  # squared scales of inputs beyond which series do not reach equal points any more
     many_norms: int = 200  # norms at which a function of them is worth a series
     cap_angles: int = 18  # nodes of an interval of angles that doubles
+    panel_share: int = 16  # entries of a tile, for each of those that are cheaper one by one than the whole tile
     cap_error: float = 2e-12  # what they may be wrong between their nodes, beside the diagonal
     many_pairs: float = 1024.0  # pairs for which a table that takes long to build is worth looking for
     pairs_at_once: int = 4096  # pairs evaluated entry by entry at once: series of 2048 terms for each are 64 megabytes
@@ -31,7 +32,7 @@ class Limits:
     held_numbers: int = 1 << 22  # numbers in the norm factors of rows that are stored: 32 megabytes
     short_row: float = 1e-6  # shorter rows, beside the longest, are evaluated one by one, without a wider table
     usual_norms: float = 50.0  # the ratio of norms in a table, if few rows are outside
-    odd_rows: float = 0.02  # how many are few: they are evaluated one by one
+    odd_rows: float = 0.02  # how many are few: they have a table of their own
     linear_product: float = 1024.0  # product of scales beyond which closed forms of linear pieces lose 1e-12
     tiny_variance: float = 1e-290  # smaller variances are their own limit; quotients by this one are still numbers
     hermite_terms: int = 2048  # the longest Hermite series of a pair: longer ones cost more than quadrature

@@ -32,7 +32,7 @@ class Cap:
     """The kernels of a network for cosines beyond the reach of a table, near r = ``sign``."""
 
     def __init__(self, spec: KernelSpec, table: Table, sign: int) -> None:
-        self.names, self.scale = table.kernels, table.norms
+        self.table, self.names, self.scale = table, table.kernels, table.norms
         self.spec = KernelSpec(spec.network, self.names, spec.rates)
         wide = math.log(self.scale.high / self.scale.low)
         far = spec.network.kinked and any(set(phi.kinks) - {0.0} for phi in spec.network.activations)
@@ -49,10 +49,14 @@ class Cap:
         self._levels: dict[int, dict[Kernel, Level] | None] = {}
         self._lock = threading.RLock()  # the layers are shared
 
+    def number(self, angle: float) -> int:
+        """The interval of an angle."""
+        return max(0, math.ceil(math.log2(max(angle, 1e-300) / self.first)))
+
     def kernels(
-        self, names: tuple[Kernel, ...], nx: Tensor, ny: Tensor, angle: Tensor, own: dict[Kernel, Tensor]
+        self, names: tuple[Kernel, ...], nx: Tensor, ny: Tensor, angle: Tensor
     ) -> tuple[Tensor, dict[Kernel, Tensor]]:
-        """Which entries have a series, and their kernels; ``own``: the roots along the diagonal.
+        """Which entries have a series, and their kernels.
 
         The angle is that between one point and the other, or its opposite.
         """
@@ -61,16 +65,14 @@ class Cap:
         for one in torch.unique(interval).tolist():
             levels, which = self.levels(one), (interval == one).nonzero().squeeze(1)
             known[which] = True
+            given = nx[which], ny[which]
             if levels is None:
-                given = nx[which], ny[which], angle[which]
-                known[which] = False if self.layer is None else self.layer.write(found, which, *given)
+                known[which] = False if self.layer is None else self.layer.write(found, which, *given, angle[which])
                 continue
-            left, right = (self.scale.polynomials(self.size, v[which]) for v in (nx, ny))
             start, end = self.interval(one)
             x2 = 2.0 * (2.0 * angle[which] - (start + end)) / (end - start)
             for name in names:
-                level = levels[name]
-                found[name][which] = level.at(level.side(left), level.side(right), x2) * own[name][which]
+                found[name][which] = self.table.at(levels[name], name, *given, x2)
         where = known.nonzero().squeeze(1)
         return where, {name: values[where] for name, values in found.items()}
 

@@ -63,11 +63,11 @@ def attempt(work: Callable[[], Any]) -> Any:
 
 def start_products(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     """Set the Gram product of all rows going, into the last of the results, where fused tiles may follow."""
-    x, y = points.x, points.y
-    plain = all(t.is_cuda and t.dtype == x.dtype and t.stride(1) == 1 for t in target.values())
+    plain = all(t.is_cuda and t.dtype == points.x.dtype and t.stride(1) == 1 for t in target.values())
     if not plain or program("triton_tile", "tile_kernel") is None:
         return False
-    gram = list(target.values())[-1]
+    gram, x = list(target.values())[-1], points.lifted(points.x)
+    y = x if points.symmetric else points.lifted(points.y)
     for rows, columns in tiles_of(gram.shape, LIMITS.gpu_block, points.symmetric):
         products(x[rows], y[columns], gram[rows, columns])
     return True

@@ -25,7 +25,7 @@ from .pointwise import KernelSpec
 from .slopes import Slopes, slopes_of
 from .table import Table
 from .tabulate import rounded_range, table_for
-from .tiles import Points, driven, fill_tiles, norm_range
+from .tiles import Points, fill_tiles, norm_range
 
 
 def ck(
@@ -328,8 +328,7 @@ def _fill(
         if network.image is not None:
             fill_convolutional(network, x, y, target, progress)
         else:
-            given = driven(spec, x, y) if table is None else (spec, x, y)
-            _fill_dense(Points(*given), target, progress, table)
+            _fill_dense(Points(spec, x, y, None if table is None else (1.0, 0.0)), target, progress, table)
         _check_finite(network, target)
     return target
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from .._chebyshev import Workspace
 from ._limits import LIMITS
 from .pointwise import KernelSpec
 from .table import NormScale, Table
-from .tiles import Points, driven, fill_tiles
+from .tiles import Panel, Points, fill_tiles
 
 _NAMES = "value", "inner", "square"
 
@@ -32,8 +32,7 @@ def slopes_of(spec: KernelSpec, x: Tensor, y: Tensor, table: Table | None) -> Sl
     """Compute the slopes of the one kernel that is asked for, in float64; the results have the type of ``x``."""
     slopes = {name: x.new_empty(len(x), len(y)) for name in _NAMES}
     if len(x) and len(y):
-        given = spec, x.double(), y.double()
-        points = _SlopePoints(*(driven(*given) if table is None else given))
+        points = _SlopePoints(spec, x.double(), y.double(), None if table is None else (1.0, 0.0))
         points.find_table(table)
         fill_tiles(points, slopes, None)
         if points.spec is not spec:  # by the chain rule
@@ -47,11 +46,13 @@ class _SlopePoints(Points):
 
     direct = LIMITS.direct_slopes
 
-    def find_table(self, given: Table | None) -> None:
+    capped = False  # single entries are differentiated
+
+    def find_table(self, given: Table | None, whole: bool = False) -> None:
         """Use a table with more than one norm, and only as far as its derivative in the cosine keeps its digits."""
         network = self.spec.network
         narrow = given is not None and given.one_function and not given.homogeneous
-        super().find_table(None if narrow else given)
+        super().find_table(None if narrow else given, whole)
         if self.table is not None:
             self.level = self.table.slope_level(self.spec.names[0], not network.kinked)
             if self.level.warped:
@@ -61,14 +62,17 @@ class _SlopePoints(Points):
         """A range, where all norms are one."""
         return super().norm_scale(low * (1.0 - 1e-9) if high - low <= 1e-9 * high else low, high)
 
-    def lookup(self, rows: slice, columns: slice, r: Tensor, workspace: Workspace) -> Iterator[tuple[Any, Tensor]]:
+    def lookup(
+        self, rows: slice, columns: slice, r: Tensor, panels: Sequence[Panel], main: bool, workspace: Workspace
+    ) -> Iterator[tuple[Any, Tensor]]:
         """Tiles of the kernel, of k_r / (s t) and of (k_s - r k_r / s) / (2 s)."""
         table, (kernel,) = self.table, self.spec.names
         assert table is not None
-        ((_, looked_up),) = super().lookup(rows, columns, r, workspace)
+        ((_, looked_up),) = super().lookup(rows, columns, r, panels, main, workspace)
         value = workspace("value", r).copy_(looked_up)
         yield "value", value
-        inner = workspace("inner", r).copy_(self.series(table, self.level, kernel, rows, columns, r, workspace))
+        x2 = self.level.variable(r, workspace)
+        inner = workspace("inner", r).copy_(self.series(table, self.level, kernel, rows, columns, x2, workspace))
         inner.mul_(0.5 * self.level.scale)
         if self.level.warped:
             inner.mul_((1.0 - r * r).rsqrt_())
@@ -79,10 +83,12 @@ class _SlopePoints(Points):
         if table.homogeneous:
             slope = value.mul_(short)
         else:
-            slope = self.series(table, table.level(kernel, r.dtype), kernel, rows, columns, r, workspace, in_norm=True)
+            level = table.level(kernel, r.dtype)
+            x2 = level.variable(r, workspace)
+            slope = self.series(table, level, kernel, rows, columns, x2, workspace, in_norm=True)
         yield "square", slope.sub_(inner.mul_(r).mul_(self.sy[columns].sqrt())).mul_(0.5 * short)
 
-    def entries(self, i: Tensor, j: Tensor, r: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
+    def entries(self, i: Tensor, j: Tensor, lack: Tensor | None) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
         """Single entries, by the exact derivatives of the recursion."""
         (kernel,) = self.spec.names
         with torch.enable_grad():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ from ._limits import LIMITS
 from .pointwise import mean_square
 
 R = TypeVar("R")
+_lock = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,8 @@ class Level:
         x2 = workspace("x2", r)
         return torch.mul(torch.asin(r, out=x2) if self.warped else r, self.scale, out=x2)
 
-    def tile(self, left: Tensor, right: Tensor | None, r: Tensor, workspace: Workspace) -> Tensor:
-        """The kernel at cosines ``r`` (a, b) from norm factors (a, rank), with signs, and (rank, b)."""
-        x2 = self.variable(r, workspace)
+    def tile(self, left: Tensor, right: Tensor | None, x2: Tensor, workspace: Workspace) -> Tensor:
+        """The kernel at twice the angle variable (a, b) from norm factors (a, rank), with signs, and (rank, b)."""
         if right is None:
             return series_sum(left, x2, self.parity, workspace)
         parts = list(zip(left.split(self.ranks, dim=1), right.split(self.ranks), strict=True))
@@ -210,11 +211,12 @@ class Table:
         return self.once((kernel, dtype), lambda: self._level(kernel, dtype))
 
     def once(self, key: Any, compute: Callable[[], R]) -> R:
-        """What follows from the table, computed once; two threads may both compute it, they find the same."""
-        if key not in self._found:
-            self._found[key] = compute()
-        found: R = self._found[key]
-        return found
+        """What follows from the table, computed once."""
+        with _lock:
+            if key not in self._found:
+                self._found[key] = compute()
+            found: R = self._found[key]
+            return found
 
     def slope_level(self, kernel: Kernel, smooth: bool) -> Level:
         """The factors of a kernel's derivative in the angle variable, which is r itself where that is ``smooth``."""
@@ -266,13 +268,19 @@ class Table:
         """The same for powers of the angle variable, where they are as exact."""
         if level.parity is not None:
             return None
-        return self.once(("powers", level.order, kernel), lambda: power_coefficients(self.scalars(level, kernel)))
+        return self.once(("powers", id(level)), lambda: power_coefficients(self.scalars(level, kernel)))
 
-    def at_angles(self, kernel: Kernel, nx: Tensor, ny: Tensor, x: Tensor) -> Tensor:
-        """The kernel at norms and x = 2 arcsin(r) / pi, of a table that reaches all cosines."""
+    def at(self, level: Level, kernel: Kernel, nx: Tensor, ny: Tensor, x2: Tensor) -> Tensor:
+        """The kernel at single entries: the norms of both points, and twice the variable of one of its levels."""
+        distinct, places = torch.unique(torch.stack([nx, ny]), return_inverse=True)
+        side = self.side(level, kernel, distinct)
+        return level.at(*(side.index_select(1, place) for place in places), x2)
+
+    def at_angles(self, kernel: Kernel, nx: Tensor, ny: Tensor, sign: int, angle: Tensor) -> Tensor:
+        """The kernel at norms and angles from r = ``sign``, of a table that reaches all cosines."""
         level = self.level(kernel, torch.float64)
-        x2 = 2.0 * (x if level.warped else torch.sin(0.5 * math.pi * x))
-        return level.at(self.side(level, kernel, nx), self.side(level, kernel, ny), x2)
+        x = 1.0 - angle / (0.5 * math.pi) if level.warped else torch.cos(angle)
+        return self.at(level, kernel, nx, ny, 2.0 * sign * x)
 
 
 def on_device(part: Tensor, device: torch.device) -> Tensor:

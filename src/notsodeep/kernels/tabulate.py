@@ -92,15 +92,20 @@ def stay_alone(threads: int) -> None:
 
 
 def rounded_range(network: Network, low: float, high: float, equal: float = 1e-14) -> NormScale:
-    """The range of norms whose table serves these: outwards to powers of 2^(1/4), so that like data share it."""
+    """The range of norms whose table serves these: outwards to a grid of their logarithms, so that like data share it.
+
+    Its step is at most 2^(1/4), and at most the range itself: norms beside a large bias hardly differ, and in a table
+    for much wider ones they would be nearly equal points.
+    """
     if network.homogeneous:
         return NormScale(1.0, 1.0)
     if high - low <= equal * high:
         middle = float(f"{0.5 * (low + high):.13g}")
         return NormScale(middle, middle)
-    below = 2.0 ** (math.floor(4 * math.log2(max(low, LIMITS.short_row * high))) / 4)
-    above = 2.0 ** (math.ceil(4 * math.log2(high)) / 4)
-    return NormScale(below, above)
+    low = max(low, LIMITS.short_row * high)
+    step = 2.0 ** min(-2, math.floor(math.log2(math.log2(high / low))))
+    below, above = math.floor(math.log2(low) / step), math.ceil(math.log2(high) / step)
+    return NormScale(2.0 ** (below * step), 2.0 ** (above * step))
 
 
 # ---- building --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch import Tensor
 from .._arrays import squared_norms
 from .._chebyshev import Workspace, power_sum
 from .._progress import track
-from ..networks import Kernel
+from ..networks import Kernel, Network
 from ._limits import LIMITS
 from .caps import Cap
 from .pointwise import KernelSpec
@@ -63,6 +63,8 @@ def fill_tiles(points: Points, target: Mapping[Any, Tensor], progress: bool | No
             for _ in track(pool.map(filler.tile, blocks), len(blocks), "kernel", progress):
                 pass
     filler.evaluate_pending()
+    if points.odd:
+        points.fill_odd(target)
 
 
 class _Filler:
@@ -75,25 +77,29 @@ class _Filler:
 
     def tile(self, block: tuple[slice, slice]) -> None:
         """Write one tile of every kernel, and its mirror image."""
-        (rows, columns), points, table = block, self.points, self.points.table
+        (rows, columns), points = block, self.points
         workspace = self.threads.__dict__.setdefault("workspace", Workspace())  # memory of this thread
         r = points.cosines(rows, columns, workspace)
         on_diagonal = points.symmetric and rows.start == columns.start
         if on_diagonal:
             r.triu_(1)  # the diagonal is written from the norms alone, exactly
         low, high = torch.stack(torch.aminmax(r)).tolist()
-        largest = max(-low, high)
-        mask = points.unsettled(rows, columns, r, largest)
+        panels, main, mask = list[Panel](), True, points.unsettled(rows, columns, r, max(-low, high))
         if mask is not None:
-            i, j = (mask.triu_(1) if on_diagonal else mask).nonzero(as_tuple=True)
-            self.open.append((i + rows.start, j + columns.start, r[i, j]))
+            mask = mask.triu_(1) if on_diagonal else mask
+            lack = points.lack(rows, columns, r, workspace)
+            covered = int(mask.sum()) + (len(r) * (len(r) + 1) // 2 if on_diagonal else 0)
+            panels = points.panels(mask, lack, workspace)
+            main = not panels or covered < r.numel()
+            i, j = mask.nonzero(as_tuple=True)
+            self.open.append((i + rows.start, j + columns.start, lack[i, j]))
             if sum(len(entries[0]) for entries in list(self.open)) > LIMITS.open_entries:
                 self.evaluate_pending()
-        if table is None:
+        if points.table is None:
             return
-        if largest > table.reach:
-            r.clamp_(-table.reach, table.reach)
-        for kernel, values in points.lookup(rows, columns, r, workspace):
+        if main and max(-low, high) > points.table.reach:
+            r.clamp_(-points.table.reach, points.table.reach)
+        for kernel, values in points.lookup(rows, columns, r, panels, main, workspace):
             if on_diagonal:  # a square, of which one triangle counts, and the rest
                 square = values[:, : len(values)]
                 square.copy_(torch.triu(square) + torch.triu(square, 1).T)
@@ -126,55 +132,81 @@ Lift = tuple[float, float]
 """A factor b and a constant c: rows x stand for sqrt(b) x with one more column, sqrt(c)."""
 
 
-def driven(spec: KernelSpec, x: Tensor, y: Tensor | None) -> tuple[KernelSpec, Tensor, Tensor | None, Lift]:
-    """Return a network with sigma_b2 = 1 and no bias, and how rows are lifted to have the same kernel with it.
+def lift_of(network: Network, longest: float) -> Lift:
+    """Return how rows, of squared norms up to ``longest``, are lifted for a network with sigma_b2 = 1 and no bias.
 
     It is quicker: DEQs that differ in these variances share a table, a homogeneous network without a bias has a
     function of the angle alone, others are smooth in the norms at a fixed angle, and with the constant no row is near
     zero.
     """
-    b, c = spec.network.drives
-    longest = b * max(float(squared_norms(rows).max()) for rows in (x, y) if rows is not None)
-    if (b, c) == (1.0, 0.0) or not max(c / LIMITS.long_bias, 1e-30) <= longest <= 1e30:
-        return spec, x, y, (1.0, 0.0)
-    return replace(spec, network=spec.network.varied(None, 1.0, 0.0)), x, y, (b, c)
+    b, c = network.drives
+    return (b, c) if max(c / LIMITS.long_bias, 1e-30) <= b * longest <= 1e30 else (1.0, 0.0)
+
+
+class Panel(NamedTuple):
+    """Many entries of a tile between two angles, with series of their own."""
+
+    levels: Mapping[Kernel, Level]
+    where: Tensor
+    start: float
+    end: float
+
+    def variable(self, angle: Tensor, workspace: Workspace) -> Tensor:
+        """Twice the variable of the series; in the workspace."""
+        x2 = torch.sub(angle, 0.5 * (self.start + self.end), out=workspace("x2", angle))
+        return x2.mul_(4.0 / (self.end - self.start)).clamp_(-2.0, 2.0)
 
 
 class Points:
-    """The rows of both sides with everything that is computed once per row.
+    """The rows of both sides with everything that is computed once per row; they are lifted in thought only.
 
-    Lifted rows are rounded, which products bear. Angles of nearly parallel rows do not, and come from the given ones.
+    Parameters
+    ----------
+    spec : KernelSpec
+        The kernels.
+    x, y : tensors of shape (n, p) and (m, p)
+        The rows; without ``y`` the matrix is symmetric.
+    lift : (float, float), optional
+        How rows are lifted; decided by their norms unless it is given.
     """
 
     direct = LIMITS.direct_pairs
 
-    def __init__(self, spec: KernelSpec, x: Tensor, y: Tensor | None, lift: Lift = (1.0, 0.0)) -> None:
-        self.spec, self.lift, self.symmetric = spec, lift, y is None
-        self.given = x, x if y is None else y
-        square = squared_norms(x)
+    def __init__(self, spec: KernelSpec, x: Tensor, y: Tensor | None, lift: Lift | None = None) -> None:
+        square, self.symmetric = squared_norms(x), y is None
         self.squares = square, square if y is None else squared_norms(y)
-        self.sx = lift[0] * square + lift[1]
-        self.sy = self.sx if y is None else lift[0] * self.squares[1] + lift[1]
+        if lift is None:
+            lift = lift_of(spec.network, max(float(s.max()) for s in self.squares))
+        self.lift, (b, c) = lift, lift
+        self.spec = spec if lift == (1.0, 0.0) else replace(spec, network=spec.network.varied(None, 1.0, 0.0))
+        self.sx = b * square + c
+        self.sy = self.sx if y is None else b * self.squares[1] + c
         if x.dtype == torch.float32 and any(bool(((s > 0) & (s < 1e-74)).any()) for s in (self.sx, self.sy)):
-            self.given = self.given[0].double(), self.given[1].double()  # the inverses of such norms are no float32
-        self.x = self._lifted(self.given[0])
-        self.y = self.x if y is None else self._lifted(self.given[1])
+            x, y = x.double(), None if y is None else y.double()  # the inverses of such norms are no float32
+        self.x, self.y = x, x if y is None else y
         self.shape = len(self.x), len(self.y)
         self.pairs = len(self.x) * len(self.y) / (2 if self.symmetric else 1)
         self.wx = _inverse_norm(self.sx, self.x.dtype)
         self.wy = self.wx if self.symmetric else _inverse_norm(self.sy, self.x.dtype)
+        share = max(float((b * s / (b * s + c).clamp_min(1e-300)).max()) for s in self.squares) if c else 1.0
+        self.rounding = 1.0 - (1.0 - share) ** 2  # of the squared sines, beside that of cosines
         self.table: Table | None = None
         self.trusted = -1.0  # cosines up to which the table settles an entry
         self.short: tuple[Tensor, Tensor] | None = None  # rows that it does not cover
+        self.odd = False  # whether these have a table of their own
         self._sides: dict[tuple[object, ...], Tensor] = {}  # of all threads
 
-    def _lifted(self, rows: Tensor) -> Tensor:
+    def lifted(self, rows: Tensor) -> Tensor:
+        """Return these rows as they stand for."""
         b, c = self.lift
         scaled = rows if b == 1.0 else math.sqrt(b) * rows
         return torch.cat([scaled, rows.new_full((len(rows), 1), math.sqrt(c))], dim=1) if c else scaled
 
-    def find_table(self, given: Table | None) -> None:
-        """Use the given table, the cached one for such norms, or none where entry by entry is cheaper."""
+    def find_table(self, given: Table | None, whole: bool = False) -> None:
+        """Use the given table, the cached one for such norms, or none where entry by entry is cheaper.
+
+        ``whole``: all rows share a table, also if a few are much longer or shorter than the others.
+        """
         least, low, high = norm_range(self.sx, self.sy)
         self.ends = least, high
         network, single = self.spec.network, self.x.dtype == torch.float32
@@ -183,7 +215,8 @@ class Points:
         if given is not None and given.holds(low, high) and all(k in given.kernels for k in self.spec.names):
             self.table = given
         elif self.pairs > self.direct:
-            scale = self.norm_scale(*self._usual(low, high))
+            usual = (low, high) if whole else self._usual(low, high)
+            self.odd, scale = usual != (low, high), self.norm_scale(*usual)
             if given is not None and not scale.single:
                 scale = rounded_range(network, min(low, given.norms.low), max(high, given.norms.high))
             self.table = table_for(self.spec, scale, self.pairs, self.x.dtype)
@@ -193,9 +226,10 @@ class Points:
             self.trusted = min(self.table.reach, known) if network.kinked else self.table.reach
             left, right = (self.table.outside(s, self.ends) for s in (self.sx, self.sy))
             self.short = None if left is None or right is None else (left, right)
+        self.odd &= self.short is not None
 
     def _usual(self, low: float, high: float) -> tuple[float, float]:
-        """The range of most norms, if few rows are much longer or shorter: those are evaluated one by one."""
+        """The range of most norms, if few rows are much longer or shorter: those have a table of their own."""
         if self.spec.network.homogeneous or high <= LIMITS.usual_norms * low:
             return low, high
         norms = torch.cat([self.sx, self.sy]).sqrt()
@@ -210,29 +244,127 @@ class Points:
         """The range of norms for which a table is built."""
         return rounded_range(self.spec.network, low, high, 3e-8 if self.x.dtype == torch.float32 else 1e-14)
 
+    def fill_odd(self, target: Mapping[Any, Tensor]) -> None:
+        """Write the rows and columns of points that the table of the others does not cover."""
+        assert self.short is not None
+        (rows, columns), (others, rest) = (
+            [which.nonzero().squeeze(1) for which in sides] for sides in (self.short, [~s for s in self.short])
+        )
+        blocks = [(rows, rest), (rows, columns), *([] if self.symmetric else [(others, columns)])]
+        table = None
+        for i, j in blocks:
+            if not len(i) or not len(j):
+                continue
+            y = None if self.symmetric and j is columns else self.y[j]
+            points = type(self)(self.spec, self.x[i], y, self.lift)
+            points.find_table(table, whole=True)
+            table = points.table
+            found = {name: values.new_empty(points.shape) for name, values in target.items()}
+            fill_tiles(points, found, False)
+            for name, values in found.items():
+                target[name][i[:, None], j] = values
+                if self.symmetric:
+                    target[name][j[:, None], i] = values.T
+
     # -- tiles -----------------------------------------------------------------------------------------------
     def cosines(self, rows: slice, columns: slice, workspace: Workspace) -> Tensor:
-        """Between these rows and columns; they lie in the workspace."""
-        left, right = self.x[rows], self.y[columns]
-        left = torch.mul(left, self.wx[rows, None], out=workspace("unit", left))
-        return products(left, right, workspace("r", left, (len(left), len(right)))).mul_(self.wy[columns])
+        """Between these rows and columns; they lie in the workspace, beside the share of the given rows in them."""
+        (b, c), left, right = self.lift, self.x[rows], self.y[columns]
+        left = torch.mul(left, math.sqrt(b) * self.wx[rows, None], out=workspace("unit", left))
+        given = products(left, right, workspace("given", left, (len(left), len(right))))
+        given.mul_(math.sqrt(b) * self.wy[columns])
+        if not c:
+            return given
+        return torch.addcmul(given, c * self.wx[rows, None], self.wy[columns], out=workspace("r", given))
+
+    def lack(self, rows: slice, columns: slice, r: Tensor, workspace: Workspace) -> Tensor:
+        """The squared sines at a tile of cosines, with the sign of these; in the workspace.
+
+        With g the share of the given rows in r, t that in a squared norm and r = g + e e', e^2 = 1 - t, the squared
+        sine is t + t' - t t' - g (r + e e'): beside a large bias nothing cancels.
+        """
+        (b, c), given, out = self.lift, workspace("given", r), workspace("lack", r)
+        if not c:
+            return torch.addcmul(out.fill_(1.0), r, r, value=-1.0, out=out).clamp_min_(0.0).copysign_(r)
+        squares = zip(self.squares, (rows, columns), (self.sx, self.sy), strict=True)
+        t, other = ((b * s[which] / lifted[which]).to(r.dtype) for s, which, lifted in squares)
+        torch.addcmul(r, c * self.wx[rows, None], self.wy[columns], out=out).mul_(given).neg_()
+        out.add_(t[:, None]).addcmul_((1.0 - t)[:, None], other)
+        return out.clamp_min_(0.0).copysign_(r)
 
     def unsettled(self, rows: slice, columns: slice, r: Tensor, largest: float) -> Tensor | None:
-        """Which entries of a tile are left to :meth:`write_entries`, if any."""
+        """Which entries of a tile the table leaves to series of nearly parallel points, or to single entries."""
         mask = None
         if largest > self.trusted and self.trusted < 1.0:  # else cosines beyond are rounding
             mask = r.abs() > self.trusted
-        if self.short is not None:
+        if self.short is not None and not (self.odd and mask is None):
             short = self.short[0][rows, None] | self.short[1][columns]
-            mask = short if mask is None else mask | short
+            mask = mask & ~short if self.odd else short if mask is None else mask | short
         return mask
 
-    def lookup(self, rows: slice, columns: slice, r: Tensor, workspace: Workspace) -> Iterator[tuple[Any, Tensor]]:
-        """Tiles of all kernels at these cosines; each lies in the workspace until the next one."""
+    @functools.cached_property
+    def capped(self) -> bool:
+        """Whether nearly parallel points have series of their own."""
+        few = self.pairs < LIMITS.many_pairs
+        return self.table is not None and self.table.reach < 1.0 and not few and not self.spec.network.bias_variance
+
+    def cap(self, sign: int) -> Cap:
+        """The series near r = ``sign``."""
+        table = self.table
+        assert table is not None
+        return table.once(("cap", sign), lambda: Cap(self.spec.detached, table, sign))
+
+    @functools.cached_property
+    def blurred(self) -> float:
+        """Squared sines below which the angle is taken from the rows themselves."""
+        smooth = not self.spec.network.kinked and self.rounding * self.ends[1] ** 2 < LIMITS.steep_scale**2
+        if smooth and self.x.dtype == torch.float64:
+            return 0.0
+        return self.rounding * (2e-4 if self.x.dtype == torch.float64 else 2e-2)
+
+    def panels(self, mask: Tensor, lack: Tensor, workspace: Workspace) -> list[Panel]:
+        """The intervals of angles that hold many of these entries; they are taken out of the mask."""
+        found, few = list[Panel](), mask.numel() // LIMITS.panel_share
+        if not self.capped or (self.short is not None and not self.odd) or int(mask.sum()) <= few:
+            return found
+        angle = torch.abs(lack, out=workspace("angle", lack)).sqrt_().asin_()
+        clear = mask & (angle >= math.asin(math.sqrt(self.blurred)))
+        for sign in (1, -1):
+            left = clear & ((lack > 0.0) if sign > 0 else (lack < 0.0))
+            if int(left.sum()) <= few:
+                continue
+            cap = self.cap(sign)
+            for number in range(cap.number(float(angle[left].max())), -1, -1):
+                start, end = cap.interval(number)
+                where = left & (angle > start) if number else left
+                if int(where.sum()) > few and (levels := cap.levels(number)) is not None:
+                    found.append(Panel(levels, where, start, end))
+                    mask &= ~where
+                left = left & ~where
+                if int(left.sum()) <= few:
+                    break
+        return found
+
+    def lookup(
+        self, rows: slice, columns: slice, r: Tensor, panels: Sequence[Panel], main: bool, workspace: Workspace
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """Tiles of all kernels at these cosines; each lies in the workspace until the next one.
+
+        Without ``main`` only the panels count.
+        """
         table = self.table
         assert table is not None
         for kernel in self.spec.names:
-            out = self.series(table, table.level(kernel, r.dtype), kernel, rows, columns, r, workspace)
+            out = workspace("panels", r)
+            if main:
+                level = table.level(kernel, r.dtype)
+                x2 = level.variable(r, workspace)
+                found = self.series(table, level, kernel, rows, columns, x2, workspace)
+                out = out.copy_(found) if panels else found
+            for panel in panels:
+                x2 = panel.variable(workspace("angle", r), workspace)
+                found = self.series(table, panel.levels[kernel], kernel, rows, columns, x2, workspace)
+                torch.where(panel.where, found, out, out=out)
             if table.homogeneous:
                 out.mul_(self.sx[rows, None].sqrt().to(r.dtype)).mul_(self.sy[columns].sqrt().to(r.dtype))
             yield kernel, out
@@ -244,25 +376,28 @@ class Points:
         kernel: Kernel,
         rows: slice,
         columns: slice,
-        r: Tensor,
+        x2: Tensor,
         workspace: Workspace,
         in_norm: bool = False,
     ) -> Tensor:
-        """The sum of a level at a tile, over both norms if homogeneous; ``in_norm``: its derivative in ||x||."""
+        """The sum of a level at a tile, over both norms if homogeneous; ``in_norm``: its derivative in ||x||.
+
+        ``x2``: twice the variable of the series.
+        """
         if not table.one_function:
-            signs = on_device(level.signs, r.device).to(r.dtype)
+            signs = on_device(level.signs, x2.device).to(x2.dtype)
             left = self._side(level, kernel, rows, self.sx, in_norm).T.contiguous().mul_(signs)
-            return level.tile(left, self._side(level, kernel, columns, self.sy), r, workspace)
-        powers = table.powers(level, kernel) if r.dtype == torch.float64 and not r.is_cuda else None
+            return level.tile(left, self._side(level, kernel, columns, self.sy), x2, workspace)
+        powers = table.powers(level, kernel) if x2.dtype == torch.float64 and not x2.is_cuda else None
         if powers is None:
-            return level.tile(table.scalars(level, kernel).to(r), None, r, workspace)
-        return power_sum(powers, level.variable(r, workspace), workspace)
+            return level.tile(table.scalars(level, kernel).to(x2), None, x2, workspace)
+        return power_sum(powers, x2, workspace)
 
     def _side(self, level: Level, kernel: Kernel, which: slice, squares: Tensor, in_norm: bool = False) -> Tensor:
         """The norm factors of some points of one side, (rank, points), stored while they are few."""
         wide = tile_shape(self.x.device)[1]
         first = which.start - which.start % wide  # tiles do not cross its multiples
-        key = kernel, level.order, in_norm, id(squares), first
+        key = id(level), in_norm, id(squares), first
         stored = self._sides.get(key)
         if stored is None:
             assert self.table is not None
@@ -274,33 +409,33 @@ class Points:
         return stored[:, which.start - first : which.stop - first]
 
     # -- single entries --------------------------------------------------------------------------------------
-    def write_entries(self, target: Mapping[Any, Tensor], i: Tensor, j: Tensor, r: Tensor | None = None) -> None:
+    def write_entries(self, target: Mapping[Any, Tensor], i: Tensor, j: Tensor, lack: Tensor | None = None) -> None:
         """Entries near r = +-1, beyond the reach of the table, of rows too short for it, or all if there is none.
 
-        ``r``: their cosines, where they are known.
+        ``lack``: their squared sines with the signs of the cosines, where these are known.
         """
         at_once = 2 * LIMITS.pairs_at_once
-        cosines = torch.full_like(i, 2.0, dtype=self.sx.dtype) if r is None else r.to(self.sx.dtype)
-        for p, q, cosine in zip(*(v.split(at_once) for v in (i, j, cosines)), strict=True):
-            for which, kernels in self.entries(p, q, cosine):
+        sines = torch.zeros_like(i, dtype=self.sx.dtype) if lack is None else lack.to(self.sx.dtype)
+        for p, q, sine in zip(*(v.split(at_once) for v in (i, j, sines)), strict=True):
+            for which, kernels in self.entries(p, q, None if lack is None else sine):
                 for kernel, values in kernels.items():
                     target[kernel][p[which], q[which]] = values.to(target[kernel])
                     if self.symmetric:
                         target[kernel][q[which], p[which]] = values.to(target[kernel])
 
-    def entries(self, i: Tensor, j: Tensor, r: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
+    def entries(self, i: Tensor, j: Tensor, lack: Tensor | None) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
         """Groups of entries and their kernels: by table, by series of the layer at equilibrium, or one by one."""
         table = self.table
         alone = torch.full_like(i, table is None, dtype=torch.bool)
-        if self.short is not None:
+        if self.short is not None and not self.odd:
             alone |= self.short[0][i] | self.short[1][j]
         if table is not None:
-            x = self._angles(i, j, r)
+            angle = self._angles(i, j, lack)
             for sign in (1, -1):
-                which = (~alone & (sign * x > 0)).nonzero().squeeze(1)
+                which = (~alone & (torch.signbit(angle) == (sign < 0))).nonzero().squeeze(1)
                 if not len(which):
                     continue
-                known, kernels = self._near(table, sign, i[which], j[which], x[which])
+                known, kernels = self._near(table, sign, i[which], j[which], angle[which].abs())
                 alone[which] = True
                 alone[which[known]] = False
                 yield which[known], kernels
@@ -308,35 +443,29 @@ class Points:
             p, q = i[alone], j[alone]
             yield alone.nonzero().squeeze(1), self.spec.pairwise(self.sx[p], self.sy[q], self.dots(p, q))
 
-    def _angles(self, i: Tensor, j: Tensor, r: Tensor) -> Tensor:
-        """2 arcsin(r) / pi, from the rows where a rounded cosine would not do."""
-        x = torch.asin(r.clamp(-1.0, 1.0)).mul_(2.0 / math.pi)
-        smooth = not self.spec.network.kinked and self.ends[1] < LIMITS.steep_scale and self.x.dtype == torch.float64
-        near = (r.abs() > (1.0 if smooth else 1.0 - 1e-4 if r.dtype == self.x.dtype else 0.99)).nonzero().squeeze(1)
-        x[near] = self._of_pairs(functools.partial(_angle_variable, self.lift), i[near], j[near])
-        return x
+    def _angles(self, i: Tensor, j: Tensor, lack: Tensor | None) -> Tensor:
+        """The angles to the nearer end, with the sign of the cosine; from the rows where rounded sines would not do."""
+        exact = functools.partial(_angle, self.lift)
+        if lack is None:
+            return self._of_pairs(exact, i, j)
+        angle = lack.abs().sqrt_().asin_().copysign_(lack)
+        near = (lack.abs() < self.blurred).nonzero().squeeze(1)
+        angle[near] = self._of_pairs(exact, i[near], j[near])
+        return angle
 
-    def _near(self, table: Table, sign: int, i: Tensor, j: Tensor, x: Tensor) -> tuple[Tensor, dict[Kernel, Tensor]]:
+    def _near(
+        self, table: Table, sign: int, i: Tensor, j: Tensor, angle: Tensor
+    ) -> tuple[Tensor, dict[Kernel, Tensor]]:
         """Which of some entries near r = ``sign`` have a series, and their kernels."""
-        names, everyone = self.spec.names, torch.arange(len(x), device=x.device)
+        names, everyone = self.spec.names, torch.arange(len(angle), device=angle.device)
         nx, ny = self.sx[i].sqrt(), self.sy[j].sqrt()
         if table.reach == 1.0:
-            return everyone, {kernel: table.at_angles(kernel, nx, ny, x) for kernel in names}
-        if self.pairs < LIMITS.many_pairs or self.spec.network.bias_variance:
+            return everyone, {kernel: table.at_angles(kernel, nx, ny, sign, angle) for kernel in names}
+        if not self.capped:
             return everyone[:0], dict.fromkeys(names, nx[:0])
         with one_thread():
-            cap = table.once(("cap", sign), lambda: Cap(self.spec.detached, table, sign))
-            angle = 0.5 * math.pi * (1.0 - x.abs())
-            roots = {k: (self._root(table, k, self.sx)[i] * self._root(table, k, self.sy)[j]).cpu() for k in names}
-            known, kernels = cap.kernels(names, nx.cpu(), ny.cpu(), angle.cpu(), roots)
-            return known.to(x.device), kernels
-
-    def _root(self, table: Table, kernel: Kernel, squares: Tensor) -> Tensor:
-        """The roots of a kernel of all rows of one side with themselves, of those that the table covers."""
-        key = kernel, id(squares)
-        if key not in self._sides:
-            self._sides[key] = table.diagonal(kernel, squares.sqrt()).clamp_min(0.0).sqrt()
-        return self._sides[key]
+            known, kernels = self.cap(sign).kernels(names, nx.cpu(), ny.cpu(), angle.cpu())
+            return known.to(angle.device), kernels
 
     def dots(self, i: Tensor, j: Tensor) -> Tensor:
         """Inner products of pairs of lifted rows, exact for duplicates."""
@@ -344,7 +473,7 @@ class Points:
 
     def _of_pairs(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], i: Tensor, j: Tensor) -> Tensor:
         """A function of pairs of given rows and their squared norms, a few rows at a time."""
-        (x, y), (sx, sy) = self.given, self.squares
+        x, y, (sx, sy) = self.x, self.y, self.squares
         at_once = max(64, LIMITS.held_numbers // (8 * max(1, x.shape[1])))
         chunks = zip(i.split(at_once), j.split(at_once), strict=True)
         return torch.cat([function(x[p].double(), y[q].double(), sx[p], sy[q]) for p, q in chunks])
@@ -363,15 +492,15 @@ def _inverse_norm(s: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(s > 0, s.clamp_min(1e-300).rsqrt(), torch.zeros_like(s)).to(dtype)
 
 
-def _angle_variable(lift: Lift, x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> Tensor:
-    """2 arcsin(r) / pi of lifted rows, from the chord between the unit rows and the nearer end: exact near r = +-1."""
+def _angle(lift: Lift, x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> Tensor:
+    """The angle of lifted rows to the nearer end, with the sign of the cosine; from the chord, exact near r = +-1."""
     b, c = lift
     norms = [(b * s + c).sqrt() for s in (sx, sy)]
     u, v = (math.sqrt(b) * rows / norm[:, None] for rows, norm in zip((x, y), norms, strict=True))
     last, other = (math.sqrt(c) / norm for norm in norms)
     sign = torch.where((u * v).sum(1) + last * other < 0, -1.0, 1.0).to(u)
     chord = ((u - sign[:, None] * v).square().sum(1) + (last - sign * other).square()).sqrt()
-    return sign * (1.0 - torch.asin(0.5 * chord).mul_(4.0 / math.pi))
+    return torch.asin(0.5 * chord).mul_(2.0).copysign_(sign)
 
 
 def _dots(x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> Tensor:
