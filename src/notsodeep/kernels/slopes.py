@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,7 +47,10 @@ class _SlopePoints(Points):
 
     direct = LIMITS.direct_slopes
 
-    capped = False  # single entries are differentiated
+    @functools.cached_property
+    def capped(self) -> bool:
+        """Return False: single entries are differentiated."""
+        return False
 
     def find_table(self, given: Table | None, whole: bool = False) -> None:
         """Use a table with more than one norm, and only as far as its derivative in the cosine keeps its digits."""

@@ -274,7 +274,8 @@ class Table:
         """The kernel at single entries: the norms of both points, and twice the variable of one of its levels."""
         distinct, places = torch.unique(torch.stack([nx, ny]), return_inverse=True)
         side = self.side(level, kernel, distinct)
-        return level.at(*(side.index_select(1, place) for place in places), x2)
+        left, right = (side.index_select(1, place) for place in places)
+        return level.at(left, right, x2)
 
     def at_angles(self, kernel: Kernel, nx: Tensor, ny: Tensor, sign: int, angle: Tensor) -> Tensor:
         """The kernel at norms and angles from r = ``sign``, of a table that reaches all cosines."""

@@ -294,13 +294,13 @@ class Points:
 
     def unsettled(self, rows: slice, columns: slice, r: Tensor, largest: float) -> Tensor | None:
         """Which entries of a tile the table leaves to series of nearly parallel points, or to single entries."""
-        mask = None
-        if largest > self.trusted and self.trusted < 1.0:  # else cosines beyond are rounding
-            mask = r.abs() > self.trusted
-        if self.short is not None and not (self.odd and mask is None):
-            short = self.short[0][rows, None] | self.short[1][columns]
-            mask = mask & ~short if self.odd else short if mask is None else mask | short
-        return mask
+        beyond = r.abs() > self.trusted if largest > self.trusted and self.trusted < 1.0 else None  # else by rounding
+        if self.short is None or (self.odd and beyond is None):
+            return beyond
+        short = self.short[0][rows, None] | self.short[1][columns]
+        if beyond is None:
+            return short
+        return beyond & ~short if self.odd else beyond | short
 
     @functools.cached_property
     def capped(self) -> bool:
