@@ -139,12 +139,10 @@ def slopes_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], X: Ten
     A sigma_b2 that is 1 - sigma_a2 moves with it. The error is about 1e-10 of the kernel.
     """
     step = 4e-3  # balances its fourth power and the rounding of tables
-    rows = X.detach().double()
-    rows.requires_grad_(len(X) < 100)  # tracked rows are computed pair by pair: quicker for few than four tables
 
     def moved(name: str, steps: int) -> Tensor:
         deq = deq_of(activation, {**values, name: values[name] * math.exp(steps * step)})
-        return kernels_of(deq, rows, kernels=(kernel,), check=False)[kernel].detach().to(X.dtype)
+        return kernels_of(deq, X, kernels=(kernel,), check=False)[kernel]
 
     return {
         name: (8.0 * (moved(name, 1) - moved(name, -1)) - (moved(name, 2) - moved(name, -2))) / (12.0 * step)
