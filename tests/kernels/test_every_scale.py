@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -74,3 +75,27 @@ def test_long_rows_at_small_angles_have_tables(name, sigma_b2, sigma_c2):
         np.testing.assert_array_equal(found[kind], found[kind].T)
     single = nsd.ntk(network, X.astype(np.float32))
     assert np.abs(single - found["ntk"]).max() < tolerance(torch.float32) * found["ntk"].max()
+
+
+@pytest.mark.parametrize("rectangular", [False, True])
+@pytest.mark.parametrize("name", ["tanh", "elu", "hard_tanh"])
+@pytest.mark.parametrize(("b", "c", "longest"), [(1.0, 100.0, 1.0), (0.8, 0.0, 300.0), (2.0, 5.0, 300.0)])
+def test_rows_beside_a_large_bias_or_a_long_row_against_single_entries(name, b, c, longest, rectangular):
+    X = np.random.default_rng(3).standard_normal((64, 12)) / 12**0.5
+    X[1], X[2], X[3], X[4] = X[0], -X[0], X[0] + 1e-5 * X[5], 1.1 * X[0] + 1e-3 * X[5]
+    X[7] *= longest
+    network = nsd.DEQ(name, 0.1, b, c)
+    found = nsd.kernels_of(network, X, X[::-1].copy() if rectangular else None, kernels=KINDS)
+    square, (i, j) = torch.tensor((X**2).sum(1)), np.triu_indices(16, 1)
+    half, apart = 0.5 * (square[i] + square[j]), torch.tensor(((X[i] - X[j]) ** 2).sum(1))
+    near = apart < 1e-3 * half  # pairs whose inner products are exact from their differences
+    dots = torch.where(near, half - 0.5 * apart, torch.tensor((X[i] * X[j]).sum(1)))
+    with warnings.catch_warnings(action="ignore"):  # one by one they take long
+        single = pairwise(network, square[i], square[j], dots, KINDS)
+        own = pairwise(network, square, square, square, KINDS)
+    for kind in KINDS:
+        matrix = torch.tensor(found[kind][:, ::-1].copy() if rectangular else found[kind])
+        error = (matrix[i, j] - single[kind]).abs() / (own[kind][i] * own[kind][j]).sqrt()
+        assert float(error[~near].max()) <= tolerance()
+        # tangent kernels with kinks are cones, and single entries know nearly equal rows by a rounded inner product
+        assert float(error.max()) <= tolerance(amplified=1000.0)
