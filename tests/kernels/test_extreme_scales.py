@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 
@@ -328,3 +329,37 @@ def test_hard_tanh_of_a_far_point_and_a_near_one(far):
     one = torch.ones_like(square)
     found = pairwise(nsd.ENN(["hard_tanh"]), square, one, r * far * one, ("ck",))["ck"]
     assert float(found) == pytest.approx(expected, abs=1.0 / far**2 + 1e-6)  # the step is no step yet
+
+
+@pytest.mark.parametrize("bias", [0.0, 30.0])
+def test_equilibria_of_erf_at_norms_to_a_million(bias):
+    """Fixed points in forty digits, of pairs that share no scale."""
+    a, b, angle = 0.15, 0.8, 0.7
+    norms = [1e-3, 1.0, 1e3, 1e6]
+    Z = np.array([[n * np.cos(t), n * np.sin(t)] for n in norms for t in (0.0, angle)])
+    network = nsd.DEQ("erf", sigma_a2=a, sigma_b2=b, sigma_c2=bias)
+    found = {kernel: getattr(nsd, kernel)(network, Z) for kernel in ("ck", "ntk")}
+    with mp.workdps(40):
+        rows = [[mp.mpf(float(v)) for v in row] for row in Z]
+
+        def value(x, y, lam):
+            return 2 / mp.pi * mp.asin(2 * lam / mp.sqrt((1 + 2 * x) * (1 + 2 * y)))
+
+        def solved(drive, x=None, y=None):
+            lam = drive
+            for _ in range(150):
+                lam = mp.mpf(a) * value(x or lam, y or lam, lam) + drive
+            return lam
+
+        drives = [[mp.mpf(b) * mp.fdot(u, v) + mp.mpf(bias) for v in rows] for u in rows]
+        own = [solved(drives[i][i]) for i in range(len(rows))]
+        for i, j in itertools.combinations_with_replacement(range(len(rows)), 2):
+            x, y = own[i], own[j]
+            lam = x if i == j else solved(drives[i][j], x, y)
+            slope = 4 / mp.pi / mp.sqrt((1 + 2 * x) * (1 + 2 * y) - 4 * lam**2)
+            ck = value(x, y, lam)
+            exact = {"ck": ck, "ntk": ck + slope * lam / (1 - mp.mpf(a) * slope)}
+            for kernel, wanted in exact.items():
+                scale = np.sqrt(found[kernel][i, i] * found[kernel][j, j])
+                off = abs(found[kernel][i, j] - float(wanted))
+                assert off < 1e-11 * scale  # beside 1e3, 1e6: rounding of the inner product moves the ntk by 1e-10

@@ -81,3 +81,16 @@ def test_random_designs(seed):
     if twin is not None:
         # the kernels that are compared are computed to rounding
         assert largest_error(twin, rng) <= twin.bound + tolerance()
+
+
+@pytest.mark.parametrize(("kernel", "trains"), [("ntk", "all"), ("ntk", "readout"), ("ck", "readout")])
+def test_the_error_that_is_seen_has_all_orders(kernel, trains):
+    """At cosine +-1 the orders beyond the longest table count, too."""
+    deq = nsd.DEQ("relu", 0.2)
+    twin = nsd.match_one_layer(deq, kernel=kernel, trains=trains, units="conditioned")
+    name = "ntk" if trains == "all" else "ck"
+    one, rho = torch.ones(2, dtype=torch.float64), torch.tensor([1.0, -1.0], dtype=torch.float64)
+    wanted = pairwise(deq, one, one, rho, (kernel,))[kernel]
+    have = pairwise(twin.network, one, one, rho, (name,), check=False)[name]
+    largest = float((wanted - have).abs().max() / wanted[0])
+    assert twin.certificate.residual == pytest.approx(largest, rel=1e-5)  # the bound itself is coarser

@@ -114,12 +114,14 @@ def _certify(data: Profile, fitted: UnitFit, gain: Array) -> Supremum:
     gap = have - data.orders
     gram, odd = sum(tail_gram(fitted.basis, s).numpy() for s in (False, True)[: 1 + trained]), fitted.basis.parities
     halves = [np.where(np.array(odd) == p, values, 0.0) for p in (0, 1)]
-    tail = sum(abs(v @ gram @ v - left) for v, left in zip(halves, data.beyond, strict=True))
+    tails = [float(v @ gram @ v - left) for v, left in zip(halves, data.beyond, strict=True)]
     cells, together = 2048, 128  # orders that are bounded together
     rho = np.cos(np.linspace(0.0, np.pi, cells + 1))
     first = np.polynomial.polynomial.polyval(rho, gap[:together])
     most = float(np.abs(first).max()) * (1.0 + grid_excess(grid_slack(together - 1, cells)))
-    bound = most + float(np.abs(gap[together:]).sum() + tail) + 2.0 * data.aliased + LIMITS.rounding
-    errors = np.abs(np.polynomial.polynomial.polyval(rho[::4], gap))
+    bound = most + float(np.abs(gap[together:]).sum()) + sum(map(abs, tails)) + 2.0 * data.aliased + LIMITS.rounding
+    errors = np.polynomial.polynomial.polyval(rho[::4], gap)
+    errors[[0, -1]] += tails[0] + tails[1], tails[0] - tails[1]  # elsewhere the powers are nothing
+    errors = np.abs(errors)
     worst = int(np.argmax(errors))
     return Supremum(bound, float(errors[worst]), float(rho[4 * worst]), _SIGNS if fitted.basis.singular else "")
