@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).exists():
             ignored = shutil.ignore_patterns("__pycache__", "data", "_build", "*.png", "quick*")
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    for file in (*ROOT.glob("*.md"), *ROOT.glob("*.t*ml"), *ROOT.glob("*.txt"), ROOT / "Makefile"):
+    for file in filter(Path.is_file, ROOT.iterdir()):
         shutil.copy(file, folder)
     for section in ("Add an activation", "Add a kind of unit", "Add a family of twins", "Add a study"):
         diff = change(section)

@@ -131,7 +131,7 @@ class Certificate:
         worse = (
             "wrong answers (against labels) on at most {} more of the inputs like those measured than the model's own"
         )
-        than = "{} than the model's on at most {} of inputs like those measured"
+        than = "{} on at most {} of inputs like those measured"
         promised = f"{self.disagreement:.3%}"
         told = worse.format(promised) if self.labels else than.format(what, promised)
         names = ["student", *(f"rung {k}" for k in range(2, len(self.rungs) + 1))]

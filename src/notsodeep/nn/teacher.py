@@ -79,7 +79,8 @@ class Agreement:
             raise InvalidInputError("a share of pixels belongs to fields; the model has one number for each row")
 
     def __str__(self) -> str:
-        one = "another class" if self.tolerance is None else f"an output off by more than {self.tolerance:g}"
+        classes = self.tolerance is None
+        one = "another class than the model's" if classes else f"an output off by more than {self.tolerance:g}"
         return one if self.share is None else f"{one} in more than {self.share:g} of the pixels"
 
 
