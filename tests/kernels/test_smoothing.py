@@ -9,22 +9,42 @@ import torch
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
-from notsodeep.kernels import plane
 from notsodeep.kernels.expectations import Layer
-from notsodeep.kernels.smoothing import pair_grid
+from notsodeep.kernels.smoothing import pair_grid, pair_means
 
 
 @pytest.mark.parametrize("name", ["mish", "arctan", "elu", "selu", "hard_swish"])
 def test_all_pairs_of_scales_are_the_entrywise_integrals(name):
     phi = nsd.activation(name)
-    rule = plane.polar if set(phi.kinks) <= {0.0} else plane.conditional
     scales, angles = (torch.tensor(v, dtype=torch.float64) for v in ([0.4, 1.3, 6.0], [0.02, 0.5, 1.6, 3.1]))
     i, j, k = torch.cartesian_prod(*(torch.arange(n) for n in (3, 3, 4))).T
-    for f, grid in zip((phi, phi.derivative), pair_grid(phi, scales, angles), strict=True):
-        exact = rule(f, f, phi.panels(), scales[i] ** 2, scales[j] ** 2, angles[k].cos())
-        own = pair_grid(phi, scales, torch.zeros(1, dtype=torch.float64))
-        own = own[0 if f is phi else 1].squeeze(-1).diagonal().sqrt()
-        assert float(((grid[i, j, k] - exact).abs() / (own[i] * own[j])).max()) < tolerance()
+    both = ("value", "slope")
+    exact = pair_means(phi, both, both, scales[i] ** 2, scales[j] ** 2, angles[k].cos())
+    own = pair_grid(phi, scales, torch.zeros(1, dtype=torch.float64)).squeeze(-1).diagonal(dim1=1, dim2=2).sqrt()
+    grid = pair_grid(phi, scales, angles)[:, i, j, k]
+    assert float(((grid - exact).abs() / (own[:, i] * own[:, j])).max()) < tolerance()
+
+
+@pytest.mark.parametrize("name", ["elu", "selu", "hard_tanh", "hard_swish", "wrapped"])
+def test_closed_forms_under_noise_are_integrals(name):
+    """At noises from 1e-4 to 3, near the kinks and far from them."""
+    wrapped = nsd.activation("elu", alpha=0.7).affine(gain=-0.6, scale=1.7, skip=0.3, shift=0.2)
+    phi = wrapped if name == "wrapped" else nsd.activation(name)
+    for noise in (1e-4, 0.019, 0.3, 3.0):
+        mean = torch.tensor([-60.0, -9.3, -2.0, 0.0, 0.7, 9.1], dtype=torch.float64) * noise
+        found = phi.smoothed(mean, torch.full_like(mean, noise))
+        edges = [-14.0, *np.arange(-12.0, 12.5, 0.5), 14.0]
+        for i, centre in enumerate(mean.tolist()):
+            places = [c + d for c in phi.kinks for d in (0.0, *(s * 2.0**k for s in (-1, 1) for k in range(-4, 6)))]
+            cuts = np.unique(np.clip([*edges, *((c - centre) / noise for c in places)], -14.0, 14.0))
+            x, w = np.polynomial.legendre.leggauss(30)
+            half = 0.5 * np.diff(cuts)[:, None]
+            z = torch.from_numpy((cuts[:-1, None] + half * (1.0 + x)).ravel())
+            weights = torch.from_numpy((half * w).ravel()) * torch.exp(-0.5 * z * z) / (2.0 * np.pi) ** 0.5
+            for f, values in zip((phi, phi.derivative, phi.second_derivative), found, strict=True):
+                at = f(centre + noise * z)
+                size = float(at.abs() @ weights) + (noise + abs(centre) if f is phi else 1.0)
+                assert abs(float(at @ weights - values[i])) < ulps(64) * size
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0, 1e4])

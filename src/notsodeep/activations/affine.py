@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import ActivationError
 from .base import Activation, Parity, activation
-from .forms import ClosedForm, Dual
+from .forms import ClosedForm, Dual, Smoothed
 from .panels import Panels, Stretched, Tails
 from .polynomial import Polynomial, Quadratic
 
@@ -162,6 +162,14 @@ class Affine(Activation):
             value = value + self.shift * (g * (mean_x + mean_y) + self.shift)
             slope = slope + self.skip * (s * (tilt_x + tilt_y) + self.skip)
         return value, slope
+
+    def smoothed(self, mean: Tensor, noise: Tensor) -> Smoothed | None:
+        found = self.base.smoothed(self.scale * mean, self.scale * noise)
+        if found is None:
+            return None
+        steepness, (value, slope, curvature) = self.gain * self.scale, found
+        value = self.gain * value + self.skip * mean + self.shift
+        return value, steepness * slope + self.skip, steepness * self.scale * curvature
 
     def _closed_means(self, q: Tensor) -> Dual:
         mean, slope = self.base._closed_means(self.scale**2 * q)

@@ -22,7 +22,7 @@ from .._arguments import finite, isolated_settings, shown
 from .._caches import cached
 from .._files import parsed
 from ..errors import ActivationError, InvalidInputError, SerialisationError
-from .forms import ClosedForm, Dual, Function
+from .forms import ClosedForm, Dual, Function, Smoothed, smoothed_pieces
 from .panels import Panels, Resolved, Straight, Tails, find_tails, normal_nodes
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Activation:
         """The straight lines that phi follows far out, to rounding, or ``None``."""
         return _structure(self)[1]
 
-    def _smooth_parts(self) -> tuple[Function, ...]:
+    def smooth_parts(self) -> tuple[Function, ...]:
         """The functions that the panels must resolve."""
         return (self._value, self._slope, self._curvature)
 
@@ -228,6 +228,14 @@ class Activation:
     def breaks(self) -> tuple[tuple[float, tuple[float, ...]], ...] | None:
         """The places where the polynomials of which phi consists meet, with the jumps of phi, phi', ... there."""
         return None
+
+    def smoothed(self, mean: Tensor, noise: Tensor) -> Smoothed | None:
+        """E[phi], E[phi'] and E[phi''] at mean + noise xi, without point masses, if they are closed."""
+        if self.breaks is None:
+            return None
+        origin = torch.tensor(-1e-300, dtype=torch.float64)
+        centre = [float(f(origin)) for f in (self._value, self._slope, self._curvature)]
+        return smoothed_pieces(centre, self.breaks, mean, noise)
 
     def at(self, domain: Any, points: Any) -> tuple[Any, Any]:
         """Return what a layer of these units does to covariances in a domain, and the variances behind it."""
@@ -437,7 +445,7 @@ def _structure(phi: Activation) -> tuple[Panels, Tails | None]:
     tails = find_tails(phi._value, phi._slope, phi.kinks)
     if phi.piecewise_linear:
         return Straight(phi.kinks), tails
-    return Resolved(phi._smooth_parts(), phi.kinks, tails, repr(phi)), tails
+    return Resolved(phi.smooth_parts(), phi.kinks, tails, repr(phi)), tails
 
 
 def gaps(sides: Tensor) -> tuple[float, ...]:

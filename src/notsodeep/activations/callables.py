@@ -70,7 +70,7 @@ class CallableActivation(Activation):
     def _value(self, x: Tensor) -> Tensor:
         return self.function(x).to(x.dtype)
 
-    def _smooth_parts(self) -> tuple[Callable[[Tensor], Tensor], ...]:
+    def smooth_parts(self) -> tuple[Callable[[Tensor], Tensor], ...]:
         return (self._value, self._slope)
 
     def sides(self) -> tuple[Tensor, Tensor]:

@@ -7,13 +7,14 @@ correlation, which is clamped, never as a difference of large products.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 Dual = tuple[Tensor, Tensor]
 ClosedForm = Callable[[Tensor, Tensor, Tensor], Dual]
+Smoothed = tuple[Tensor, Tensor, Tensor]
 Function = Callable[[Tensor], Tensor]
 
 
@@ -83,3 +84,62 @@ def wave_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
     # sinh for small arguments, where the difference of exponentials would cancel
     small = torch.sinh(lam.clamp(-0.5, 0.5)) * torch.exp(-0.5 * (qx + qy))
     return torch.where(lam.abs() < 0.5, small, 0.5 * (plus - minus)), 0.5 * (plus + minus)
+
+
+# ---- functions at mean + noise xi: E[phi], E[phi'] and E[phi''], the last two without point masses ---------------
+
+
+def density(z: Tensor) -> Tensor:
+    """The standard normal density."""
+    return torch.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+
+
+def upper(z: Tensor) -> Tensor:
+    """P(X > z)."""
+    return 0.5 * torch.erfc(z / math.sqrt(2.0))
+
+
+def smoothed_elu(alpha: float, mean: Tensor, noise: Tensor) -> Smoothed:
+    """ELU: E[exp(x) 1(x < 0)] = exp(mean + noise^2 / 2) P(xi > mean / noise + noise), scaled where that underflows."""
+    z = mean / noise
+    end, bell, down = z + noise, density(z), upper(z)
+    growth, share = torch.expm1((mean + 0.5 * noise * noise).clamp_max(0.0)), upper(end)
+    scaled = math.sqrt(0.5 * math.pi) * bell * torch.special.erfcx(end.clamp_min(0.0) / math.sqrt(2.0))
+    decay = torch.where(end < 0.0, growth * share + share, scaled)
+    below = torch.where(end < 0.0, growth * share + (share - down), scaled - down)
+    short = ((noise < 0.02) & (z.abs() < 9.0)).nonzero().squeeze(1)
+    if len(short):
+        below[short] = math.sqrt(0.5 * math.pi) * bell[short] * _erfc_step(z[short], noise[short])
+    return mean * upper(-z) + noise * bell + alpha * below, upper(-z) + alpha * decay, alpha * decay
+
+
+def _erfc_step(z: Tensor, step: Tensor) -> Tensor:
+    """What erfcx(z / sqrt(2)) gains in a small step, by Taylor's formula: a difference would cancel."""
+    before = torch.special.erfcx(z / math.sqrt(2.0))
+    here = z * before - math.sqrt(2.0 / math.pi)
+    power = step
+    total = power * here
+    for k in range(1, 11):
+        before, here = here, z * here + k * before
+        power = power * step / (k + 1.0)
+        total = torch.addcmul(total, power, here)
+    return total
+
+
+def smoothed_pieces(
+    centre: Sequence[float], breaks: Sequence[tuple[float, Sequence[float]]], mean: Tensor, noise: Tensor
+) -> Smoothed:
+    """Parabolas and lines that meet at breaks, from value, slope and curvature at zero outwards."""
+    value, slope, curvature = centre
+    out = [value + slope * mean + 0.5 * curvature * (mean * mean + noise * noise), slope + curvature * mean]
+    out += [torch.full_like(mean, curvature)]
+    for place, jumps in breaks:
+        side = math.copysign(1.0, place)
+        beyond = side * (mean - place)
+        up, bump = upper(-beyond / noise), noise * density(beyond / noise)
+        first = torch.addcmul(bump, beyond, up)
+        powers = up, first, 0.5 * (beyond * first + noise * noise * up)
+        for order, jump in enumerate(jumps):
+            for k in range(order + 1):
+                out[k] = out[k] + side ** (order - k + 1) * jump * powers[order - k]
+    return out[0], out[1], out[2]

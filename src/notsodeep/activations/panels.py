@@ -6,6 +6,7 @@ function that follows straight lines far out needs none there. :func:`normal_nod
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ class Limits:
     unresolved: float = 1e-9  # last coefficients of a resolved panel: those that the rule misses are 1e-18 then
     shortest: float = 2.0**-10  # the shortest panel: with 20 nodes it resolves waves of length 1e-4
     most: int = 1 << 13  # panels in an octave: more would take a second to evaluate
+    joined: int = 256  # panels of which it is asked whether fewer do
     held: int = 1 << 21  # numbers held at once: 16 MB
     block: int = 1 << 16  # numbers worked on at once: ten results of this size fit a second-level cache
     chebyshev_degree: int = 12  # above it, powers would lose digits in single precision, Chebyshev sums do not
@@ -177,17 +179,8 @@ class Resolved(Panels):
         step = np.linspace(low, high, count + 1)
         inside = [k for k in self.kinks if low < abs(k) < high]
         cuts = np.unique([*step, *(k for k in inside if k > 0)]), np.unique([*-step, *(k for k in inside if k < 0)])
-        transform = _to_legendre()
         x = torch.cat([panel_nodes(torch.from_numpy(c))[0] for c in cuts])
-        good = True
-        for i, function in enumerate(self._functions):
-            values = function(x).detach().reshape(-1, ORDER)
-            if not bool(torch.isfinite(values).all()):
-                return False
-            self._largest[i] = max(self._largest[i], float(values.abs().max()))
-            rough = (values @ transform.T)[:, -4:].abs().max()
-            good = good and float(rough) <= LIMITS.unresolved * self._largest[i] + 1e-300
-        return good
+        return _resolved(self._functions, x, self._largest)
 
     def _unresolved(self, reach: float) -> ConvergenceError:
         return ConvergenceError(
@@ -196,11 +189,40 @@ class Resolved(Panels):
         )
 
 
-def _to_legendre() -> Tensor:
-    """The matrix from values at the nodes to Legendre coefficients."""
-    x, w = (part.numpy() for part in legendre(ORDER))
-    k = np.arange(ORDER)
-    return torch.from_numpy((np.polynomial.legendre.legvander(x, ORDER - 1) * w[:, None] * (k + 0.5)).T.copy())
+def _resolved(functions: Sequence[Function], x: Tensor, largest: list[float]) -> bool:
+    """Whether the last coefficients on panels are small beside the ``largest`` values so far, which are updated."""
+    good = True
+    for i, function in enumerate(functions):
+        values = function(x).detach().reshape(-1, ORDER)
+        if not bool(torch.isfinite(values).all()):
+            return False
+        largest[i] = max(largest[i], float(values.abs().max()))
+        rough = (values @ to_legendre(ORDER).T)[:, -4:].abs().max()
+        good = good and float(rough) <= LIMITS.unresolved * largest[i] + 1e-300
+    return good
+
+
+def joined(functions: Sequence[Function], edges: Tensor, kinks: Tensor) -> Tensor:
+    """Fewer of these sorted edges, from zero outwards, where longer panels resolve the functions too."""
+    if len(edges) > LIMITS.joined:
+        return edges
+    keep, largest, fixed = [0.0], [0.0] * len(functions), set(kinks.tolist())
+    for side in (edges[edges >= 0.0], edges[edges <= 0.0].flip(0)):
+        start = 0.0
+        for here, after in itertools.pairwise(side[1:].tolist()):
+            ends = torch.tensor(sorted((start, after)), dtype=torch.float64)
+            if here in fixed or not _resolved(functions, panel_nodes(ends)[0], largest):
+                keep.append(start := here)
+        keep += side[-1:].tolist()
+    return torch.tensor(sorted(set(keep)), dtype=torch.float64)
+
+
+@cached(4)
+def to_legendre(order: int) -> Tensor:
+    """Return the matrix from values at the nodes to Legendre coefficients."""
+    x, w = (part.numpy() for part in legendre(order))
+    k = np.arange(order)
+    return torch.from_numpy((np.polynomial.legendre.legvander(x, order - 1) * w[:, None] * (k + 0.5)).T.copy())
 
 
 def find_tails(value: Function, slope: Function, kinks: Sequence[float]) -> Tails | None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .base import Activation, Parity
-from .forms import ClosedForm, Dual, arc_sine, gelu_pair, wave_pair
+from .forms import ClosedForm, Dual, Smoothed, arc_sine, gelu_pair, smoothed_elu, wave_pair
 from .logistic import NOISE, WEIGHTS, silu_pair, softplus_pair, tanh_pair
 
 _SQRT_2 = math.sqrt(2.0)
@@ -177,6 +177,9 @@ class ELU(Activation):
         below = torch.exp(x.clamp(max=0.0))
         return below if self.alpha == 1.0 else torch.where(x > 0, 1.0, self.alpha * below)
 
+    def smoothed(self, mean: Tensor, noise: Tensor) -> Smoothed:
+        return smoothed_elu(self.alpha, mean, noise)
+
     def _source(self, x: str) -> str:
         return f"torch.nn.functional.elu({x}, {self.alpha!r})"
 
@@ -204,6 +207,10 @@ class SELU(Activation):
 
     def _slope(self, x: Tensor) -> Tensor:
         return self.gain * torch.where(x > 0, 1.0, self.alpha * torch.exp(x.clamp(max=0.0)))
+
+    def smoothed(self, mean: Tensor, noise: Tensor) -> Smoothed:
+        value, slope, curvature = smoothed_elu(self.alpha, mean, noise)
+        return self.gain * value, self.gain * slope, self.gain * curvature
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Limits:
     series_terms: int = 1024  # Hermite coefficients that the quadrature still resolves at one scale each
     panels_of_a_grid: int = 1024  # panels of a function whose expectations are computed for all pairs of scales at once
     nodes_at_once: int = 1 << 18  # nodes of quadratures held at once: what fits into a cache is twice as fast
+    panels_at_once: int = 4096  # panels of quadratures of pairs held at once
     arcsine_terms: int = 11  # terms of a series that cost as much as the arcsine
     spare_orders: int = 2  # orders of a grid that must be nothing before it counts as resolved
     norm_bend: float = 0.7  # where a table's norm turns from linear to logarithmic: most kernels bend near 1

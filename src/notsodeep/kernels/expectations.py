@@ -1,79 +1,63 @@
 """E[phi(u) phi(v)] and E[phi'(u) phi'(v)] of one activation: exact on the whole domain, differentiable.
 
 A :class:`Layer` answers for any covariance of a batch of pairs: by a closed form, by the kinks of a piecewise linear
-function, or by strategies that are tried in order: Hermite series whose truncation is bounded by Parseval's identity,
-and quadratures. Derivatives come from Price's theorem, so they are right at rho = +-1 too.
+function, by Hermite series whose truncation is bounded by Parseval's identity, or by quadrature. Derivatives come from
+Price's theorem, so they are right at rho = +-1 too.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..activations import Activation
-from ..activations.forms import correlation
+from ..activations.forms import correlation, upper
 from ..gaussian import function_coefficients, hermite_coefficients, means, normal_density
-from . import plane
 from ._limits import LIMITS
 from .gradients import first_order
-
-Part = Literal["value", "slope", "curvature", "x_slope", "x_curvature"]
-
-
-def function_of(phi: Activation, part: Part) -> plane.Function:
-    """Return the function that a part stands for."""
-    table: dict[str, plane.Function] = {
-        "value": phi,
-        "slope": phi.derivative,
-        "curvature": phi.second_derivative,
-        "x_slope": lambda x: x * phi.derivative(x),
-        "x_curvature": lambda x: x * phi.second_derivative(x),
-    }
-    return table[part]
+from .linear import bell, excess, kink_shares
+from .smoothing import Part, function_of, pair_means, smoothed
 
 
-def expectation(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
-    """E[f(u) g(v)] at correlations ``rho``, without point masses: each pair by the first rule that is exact."""
-    out, left = torch.empty_like(rho), torch.arange(len(rho))
-    for holds, value in _rules(layer.phi):
-        sure = holds(layer, f, g, rho)
-        if bool(sure.all()) and len(left) == len(out):
-            return value(layer, f, g, rho)
+def expectations(layer: Layer, f: Sequence[Part], g: Sequence[Part], rho: Tensor) -> Tensor:
+    """E[f(u) g(v)] of parts in turn at correlations ``rho``, without point masses, (parts, pairs).
+
+    Each pair takes the first series that is exact, the others a quadrature; for a polynomial one series is.
+    """
+    out, left = torch.empty(len(f), len(rho), dtype=rho.dtype), torch.arange(len(rho))
+    for terms in _lengths(layer.phi):
+        sure = torch.stack([_series_holds(terms, layer, *pair, rho) for pair in zip(f, g, strict=True)]).all(0)
         if bool(sure.any()):
-            out[left[sure]] = value(layer.subset(sure), f, g, rho[sure])
+            some = layer if bool(sure.all()) else layer.subset(sure)
+            found = [_power_sum(some.products(*pair, terms), rho[sure]) for pair in zip(f, g, strict=True)]
+            out[:, left[sure]] = torch.stack(found)
             left, layer, rho = left[~sure], layer.subset(~sure), rho[~sure]
         if not len(left):
-            break
+            return out
+    # pairs often only look different: of equal norms, on one line, beside a bias
+    given = torch.stack([layer.variance_x, layer.variance_y, rho])
+    distinct, inverse = torch.unique(given, dim=1, return_inverse=True)
+    out[:, left] = pair_means(layer.phi, f, g, *distinct)[:, inverse]
     return out
 
 
-Rule = Callable[["Layer", Part, Part, Tensor], Tensor]
-
-
-def _rules(phi: Activation) -> list[tuple[Rule, Rule]]:
-    """In the order of their cost; for a polynomial one series is exact."""
+def _lengths(phi: Activation) -> tuple[int, ...]:
+    """Return how many terms the series may have that are tried in turn."""
     exact = phi.polynomial()
-    lengths = (32, 128, 512, 2048) if exact is None else (exact.degree + 3,)
-    series = [(functools.partial(_series_holds, terms), functools.partial(_series, terms)) for terms in lengths]
-    line = [(lambda layer, f, g, rho: rho.abs() == 1.0, _on_line)] if exact is None else []
-    return [
-        *line,
-        *series,
-        (lambda layer, f, g, rho: layer.large, _lines),
-        (lambda layer, f, g, rho: torch.ones_like(rho, dtype=torch.bool), _quadrature),
-    ]
-
-
-# ---- the rules: for which pairs each is exact to rounding, and its value ------------------------------------------
+    if exact is not None:
+        return (exact.degree + 3,)
+    # elsewhere each scale needs a rule of its own, or quadrature is quicker
+    return (32, 128, 512, 2048) if set(phi.kinks) <= {0.0} and not smoothed(phi).closed else (32, 128, 512)
 
 
 def _series_holds(terms: int, layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
-    # the coefficients of kinked functions fall slowly; beyond its features a function is split instead
+    """Which pairs a Hermite series of so many terms serves, sum_k a_k(qx) b_k(qy) rho^k."""
+    # the coefficients of kinked functions fall slowly; beyond its features a function has none that fall
     hopeless = terms < 512 and bool(layer.phi.kinks) and float(rho.abs().min()) > 0.9
     if hopeless or (terms > 512 and bool(layer.large.all())):
         return torch.zeros_like(rho, dtype=torch.bool)
@@ -81,38 +65,6 @@ def _series_holds(terms: int, layer: Layer, f: Part, g: Part, rho: Tensor) -> Te
     # roots first: products of two squares overflow at scales that are allowed
     scale = (a**2).sum(-1).sqrt()[ix] * (b**2).sum(-1).sqrt()[iy] + 1e-300
     return rho.abs() ** terms * miss_a.sqrt()[ix] * miss_b.sqrt()[iy] / scale <= LIMITS.tolerance
-
-
-def _series(terms: int, layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
-    """sum_k a_k(qx) b_k(qy) rho^k."""
-    return _power_sum(layer.products(f, g, terms), rho)
-
-
-def _lines(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
-    """A function beyond all its features is two straight lines, and a rest within a bounded distance of zero."""
-    phi, tails = layer.phi, layer.phi.tails()
-    assert tails is not None
-    first, second = (plane.Settled(part, function_of(phi, part), tails, phi.panels()) for part in (f, g))
-    return _at_distinct(functools.partial(plane.settled_pair, first, second), layer, rho)
-
-
-def _on_line(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
-    phi = layer.phi
-    first, second = function_of(phi, f), function_of(phi, g)
-    return _at_distinct(functools.partial(plane.on_line, first, second, phi.panels()), layer, rho)
-
-
-def _quadrature(layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:
-    phi = layer.phi
-    rule = plane.polar if set(phi.kinks) <= {0.0} else plane.conditional
-    return _at_distinct(functools.partial(rule, function_of(phi, f), function_of(phi, g), phi.panels()), layer, rho)
-
-
-def _at_distinct(rule: Callable[..., Tensor], layer: Layer, rho: Tensor) -> Tensor:
-    # pairs often only look different: of equal norms, on one line, beside a bias
-    given = torch.stack([layer.variance_x, layer.variance_y, rho])
-    distinct, inverse = torch.unique(given, dim=1, return_inverse=True)
-    return rule(*distinct)[inverse]
 
 
 # ---- Hermite coefficients of the parts -------------------------------------------------------------------
@@ -150,6 +102,7 @@ def _power_sum(terms: Tensor, rho: Tensor) -> Tensor:
     return out
 
 
+_BOTH: tuple[Part, Part] = ("value", "slope")
 _RADIAL: dict[Part, Part] = {"value": "x_slope", "slope": "x_curvature"}  # x f'(x)
 
 
@@ -227,7 +180,8 @@ class Layer:
         # small variances have short series, and products of variances must be numbers
         if self.mixed is not None and LIMITS.mixed_variance < float(torch.maximum(self.qx, self.qy).max()) < 1e150:
             return self.mixed(self.variance_x, self.variance_y, lam)
-        return self.expectation("value", "value", lam), self.expectation("slope", "slope", lam)
+        value, slope = expectations(self, _BOTH, _BOTH, correlation(self.variance_x, self.variance_y, lam))
+        return value, slope + self._masses("slope", "slope", lam)
 
     def value(self, lam: Tensor) -> Tensor:
         """E[phi(u) phi(v)]."""
@@ -242,7 +196,7 @@ class Layer:
     def expectation(self, f: Part, g: Part, lam: Tensor) -> Tensor:
         """E[f(u) g(v)] with its point masses; no gradient."""
         rho = correlation(self.variance_x, self.variance_y, lam)
-        return expectation(self, f, g, rho) + self._masses(f, g, lam)
+        return expectations(self, (f,), (g,), rho)[0] + self._masses(f, g, lam)
 
     # -- piecewise linear functions ------------------------------------------------------------------------
     @functools.cached_property
@@ -251,8 +205,8 @@ class Layer:
         tau, origin = self.places[0].sqrt(), torch.tensor(-1e-300, dtype=torch.float64)
         mean, slope = (part.expand_as(tau) for part in (self.phi(origin), self.phi.derivative(origin)))
         for c, bend in zip(self.phi.kinks, self.phi.slope_jumps(), strict=True):  # from zero outwards
-            mean = mean + bend * tau * plane.excess(abs(c) / tau)
-            slope = slope + math.copysign(1.0, c) * bend * plane.upper(abs(c) / tau)
+            mean = mean + bend * tau * excess(abs(c) / tau)
+            slope = slope + math.copysign(1.0, c) * bend * upper(abs(c) / tau)
         return mean, slope
 
     def _linear_pieces(self, lam: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,13 +214,12 @@ class Layer:
         (_, ix, iy), (mean, slope), large = self.places, self._linear_means, self.large
         rho = correlation(self.variance_x, self.variance_y, lam)
         bends = self.phi.kinks, self.phi.slope_jumps()
-        value, steep = plane.piecewise_linear(*bends, self.variance_x, self.variance_y, rho)
+        value, steep = kink_shares(*bends, self.variance_x, self.variance_y, rho)
         product = slope[ix] * slope[iy]
         value, steep = mean[ix] * mean[iy] + lam * product + value, product + steep
         if bool(large.any()):
             part, far = self.subset(large), rho[large]
-            value[large] = _lines(part, "value", "value", far)
-            steep[large] = _lines(part, "slope", "slope", far)
+            value[large], steep[large] = pair_means(self.phi, _BOTH, _BOTH, part.variance_x, part.variance_y, far)
         return value, steep
 
     # -- point masses of derivatives -----------------------------------------------------------------------
@@ -287,7 +240,7 @@ class Layer:
         """p(u = c) E[part(v) | u = c]."""
         density = normal_density(torch.tensor(c, dtype=torch.float64), q.sqrt())
         spread = torch.sqrt((other - lam * lam / q).clamp_min(0.0))
-        return density * plane.shifted_mean(function_of(self.phi, part), self.phi.panels(), lam * c / q, spread)
+        return density * smoothed(self.phi).at((part,), lam * c / q, spread)[0]
 
     # -- gradients -----------------------------------------------------------------------------------------
     def curvatures(self, value: Tensor, lam: Tensor) -> Tensor:
@@ -348,5 +301,5 @@ def _joint_density(c: float, e: float, qx: Tensor, qy: Tensor, lam: Tensor) -> T
     """Density of (u, v) at (c, e); zero at rho = +-1, so that gradients of duplicates follow the diagonal."""
     sx, sy, rho = qx.sqrt(), qy.sqrt(), correlation(qx, qy, lam)
     room = (1.0 - rho) * (1.0 + rho)
-    density = plane.bell(c / sx, e / sy, rho, room) / (2.0 * math.pi * sx * sy * room.sqrt())
+    density = bell(c / sx, e / sy, rho, room) / (2.0 * math.pi * sx * sy * room.sqrt())
     return torch.where(room > 1e-14, density, torch.zeros_like(density))
