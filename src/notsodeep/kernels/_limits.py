@@ -15,6 +15,7 @@ class Limits:
     nodes_of_a_pair: int = 1 << 24  # evaluations for one pair of inputs: more would not fit into memory
     direct_pairs: int = 1024  # fewer pairs of rows than this are not worth a table
     direct_slopes: int = 128  # the same for slopes, which take ten times as long one by one
+    pairs_of_a_scale: int = 4  # pairs for which Hermite coefficients are worth their time beside closed forms
     steep_cosine: float = 1.0 - 1e-4  # beyond it the derivative of an arcsine amplifies the rounding of a table
     mixed_variance: float = 0.1  # above it Hermite series are longer than a double sum of closed forms
     blurred_scale: float = 20.0  # scales beyond which the rounding of a covariance is seen in nearly parallel points

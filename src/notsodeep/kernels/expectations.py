@@ -30,7 +30,7 @@ def expectations(layer: Layer, f: Sequence[Part], g: Sequence[Part], rho: Tensor
     Each pair takes the first series that is exact, the others a quadrature; for a polynomial one series is.
     """
     out, left = torch.empty(len(f), len(rho), dtype=rho.dtype), torch.arange(len(rho))
-    for terms in _lengths(layer.phi):
+    for terms in _lengths(layer):
         sure = torch.stack([_series_holds(terms, layer, *pair, rho) for pair in zip(f, g, strict=True)]).all(0)
         if bool(sure.any()):
             some = layer if bool(sure.all()) else layer.subset(sure)
@@ -46,13 +46,14 @@ def expectations(layer: Layer, f: Sequence[Part], g: Sequence[Part], rho: Tensor
     return out
 
 
-def _lengths(phi: Activation) -> tuple[int, ...]:
+def _lengths(layer: Layer) -> tuple[int, ...]:
     """Return how many terms the series may have that are tried in turn."""
-    exact = phi.polynomial()
+    phi, exact = layer.phi, layer.phi.polynomial()
     if exact is not None:
         return (exact.degree + 3,)
-    # elsewhere each scale needs a rule of its own, or quadrature is quicker
-    return (32, 128, 512, 2048) if set(phi.kinks) <= {0.0} and not smoothed(phi).closed else (32, 128, 512)
+    if smoothed(phi).closed:  # quadrature is quicker than coefficients for a few pairs
+        return (32, 128, 512) if len(layer.qx) >= LIMITS.pairs_of_a_scale * len(layer.places[0]) else ()
+    return (32, 128, 512, 2048) if set(phi.kinks) <= {0.0} else (32, 128)  # each scale would need a rule of its own
 
 
 def _series_holds(terms: int, layer: Layer, f: Part, g: Part, rho: Tensor) -> Tensor:

@@ -162,7 +162,9 @@ class PairDomain(TensorDomain):
         """Solve the equation of the covariances, entry by entry; differentiable."""
         deq, drive = fixed.network, fixed.drive(state.covariance)
         with torch.no_grad():
-            lam = solve_covariance(deq, cell, drive, positive_root(*points))
+            bound = positive_root(*points)
+            cosine = drive / positive_root(*(fixed.drive(s) for s in state.points))
+            lam = solve_covariance(deq, cell, drive, bound, cosine.clamp(-1.0, 1.0) * bound)
         if torch.is_grad_enabled() and (deq.tracked or any(v.requires_grad for v in (*points, state.covariance))):
             # one Newton step from the solution, differentiated at fixed slope: the implicit function theorem
             residual, rate = equation(cell, lam, deq.sigma_a2, drive)
@@ -381,7 +383,7 @@ def equilibrium(deq: DEQ, sx: Tensor, sy: Tensor, dot: Tensor) -> tuple[Tensor, 
     return qx, qy, domain.solve(fixed, fixed.maps(domain, points), points, state)
 
 
-def solve_covariance(deq: DEQ, layer: Any, drive: Tensor, bound: Tensor) -> Tensor:
+def solve_covariance(deq: DEQ, layer: Any, drive: Tensor, bound: Tensor, start: Tensor) -> Tensor:
     """Solve lam = sigma_a2 E[phi phi] + drive at any layer that has a ``subset``; ``bound``: the largest |lam|."""
 
     def residual(lam: Tensor, which: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -391,7 +393,7 @@ def solve_covariance(deq: DEQ, layer: Any, drive: Tensor, bound: Tensor) -> Tens
     if deq.variances[0] == 0.0:  # nothing to solve: no reason to evaluate the layer, which may take seconds
         return drive.clamp(-bound, bound)
     # bisection outside the bracket: slopes of kinked activations are steep near rho = 1
-    root = newton(residual, drive.clamp(-bound, bound), -bound, bound, bound)
+    root = newton(residual, start, -bound, bound, bound)
     if not root.converged:
         raise ConvergenceError(
             f"the covariance equation of {deq!r} did not converge (relative residual {root.residual:.1e}); {deq.advice}"
