@@ -137,7 +137,7 @@ def measure(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
             fast, options = one, nsd.nn.ReplaceOptions(steps=0)
             found["building_seconds"] = time.perf_counter() - started
             found["student"] = _against(fast.student, fresh, answers, truth)
-            found["predict"] = _throughput(model, fast, fresh)
+            found["predict"] = throughput(model, fast, fresh, BATCHES[1:])
             told |= _times(fast, fresh)
             climbed = nsd.replace(model, X, ladder="auto", student=fast.student, options=options, **settings)
             found["ladder"] = _climbed(climbed, fresh, answers)
@@ -147,14 +147,14 @@ def measure(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
     return found
 
 
-def _throughput(model: Any, fast: nsd.nn.Replacement, rows: Tensor) -> dict[str, Any]:
+def throughput(model: Any, fast: nsd.nn.Replacement, rows: Tensor, sizes: Sequence[int]) -> dict[str, Any]:
     """Return seconds of all rows: by the model, by the replacement, by ``predict`` and by looser models, in batches."""
 
     def by(call: Callable[[Tensor], Any], size: int) -> Callable[[Tensor], Any]:
         return lambda x: [call(part) for part in x.split(size)]
 
     found: dict[str, Any] = {}
-    for size in BATCHES[1:]:
+    for size in sizes:
         calls = {"model": by(model, size), "batches": by(fast, size), "predict": lambda x, n=size: fast.predict(x, n)}
         found[str(size)] = seconds(calls, rows)
         for tol in LOOSER:
