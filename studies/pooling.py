@@ -1,9 +1,10 @@
-"""Kernels of convolutional DEQs with average pooling before the readout, on few rows.
+"""Kernels of convolutional DEQs with average pooling before the readout.
 
 Machines: ridge regression on classes with the CK and the NTK of a dense DEQ and of convolutional ones with boxes of
 several sizes (ReLU, 3 x 3 filters, sigma_b2 = 0.8), with an RBF kernel, and a small convolutional network trained by
-Adam, three seeds. The variance sigma_a2 (or the width of the RBF kernel) and the ridge are those that are best on the
-last fifth of the training rows, sigma_a2 once for all numbers of rows. Test rows are scored once.
+Adam, three seeds. All choices are made on the last fifth of the training rows: the variance sigma_a2 (or the width of
+the RBF kernel) once, with the first 3,000 rows at most, the ridge for each number of rows, and so are the learning rate
+and the number of steps of the network. Test rows are scored once.
 
 Images are those of the data set, or means over blocks of their pixels where ``side`` is smaller, then scaled to a mean
 squared norm of one. ``whiten`` is the ridge of zero-phase whitening (ZCA), relative to the mean variance of a pixel,
@@ -29,10 +30,14 @@ from ._data import load
 from ._measure import share
 from ._runner import Document, Point, Setup, Study
 from ._style import by_setting, panels, shared_legend, word
-from .convolution import RIDGES, classes
+from .convolution import classes
 
 SIGMAS = (0.2, 1.0)
-WIDTHS = (0.3, 1.0, 3.0)
+WIDTHS = (0.2, 0.3, 0.5, 1.0, 2.0)
+RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+CHOOSING = 3000
+RATES = (3e-4, 1e-3, 3e-3)
+SEEDS = 3
 Rows = tuple[Tensor, Tensor, Tensor, Tensor]
 Matrices = Callable[[float, Tensor, Tensor | None], dict[str, Tensor]]
 
@@ -94,48 +99,87 @@ def rbf(setup: Setup, dataset: str, side: int, train: Sequence[int], test: int) 
 def scores(matrices: Matrices, settings: Sequence[float], rows: Rows, train: Sequence[int]) -> dict[str, Any]:
     """Test accuracy of each kernel and number of rows, with what was chosen on held-out rows, and seconds."""
     X, y, X_test, y_test = rows
-    started = time.perf_counter()
-    squares = {value: matrices(value, X, None) for value in settings}
-
-    def held_out(K: Tensor, n: int, ridge: float) -> float:
-        some, rest = slice(0, n - n // 5), slice(n - n // 5, n)
-        return share(classes(K[some, some], K[rest, some], y[some], ridge), y[rest])
+    started, few = time.perf_counter(), min(CHOOSING, max(train))
+    squares = {value: matrices(value, X[:few], None) for value in settings}
 
     def best(K: Tensor, n: int) -> tuple[float, float]:
-        return max((held_out(K, n, ridge), ridge) for ridge in RIDGES)
+        some, rest = slice(0, n - n // 5), slice(n - n // 5, n)
+        found = {ridge: guesses(K[some, some], K[rest, some], y[some], ridge) for ridge in RIDGES}
+        return max((share(guess, y[rest]), ridge) for ridge, guess in found.items() if guess is not None)
 
-    chosen = max(settings, key=lambda value: sum(best(K, max(train))[0] for K in squares[value].values()))
-    cross, found = matrices(chosen, X_test, X), {}
-    for kernel, K in squares[chosen].items():
-        ridges = [best(K, n)[1] for n in train]
-        guesses = [classes(K[:n, :n], cross[kernel][:, :n], y[:n], r) for n, r in zip(train, ridges, strict=True)]
-        found[kernel] = {"accuracy": [share(guess, y_test) for guess in guesses], "ridge": ridges}
-    return {**found, "chosen": chosen, "kernel_seconds": round(time.perf_counter() - started, 1)}
+    chosen = max(settings, key=lambda value: sum(best(K, few)[0] for K in squares[value].values()))
+    square = squares[chosen] if few == len(X) else matrices(chosen, X, None)
+    cross = matrices(chosen, X_test, X)
+    found: dict[str, Any] = {"chosen": chosen}
+    for kernel, K in square.items():
+        accuracy, ridges = [], []
+        for n in train:
+            ridge, guess = best(K, n)[1], None
+            while guess is None:  # more rows than were fitted before may need more
+                guess = guesses(K[:n, :n], cross[kernel][:, :n], y[:n], ridge)
+                ridges.append(ridge) if guess is not None else None
+                ridge *= 10.0
+            accuracy.append(share(guess, y_test))
+        found[kernel] = {"accuracy": accuracy, "error": errors(accuracy, len(y_test)), "ridge": ridges}
+    return {**found, "kernel_seconds": round(time.perf_counter() - started, 1)}
 
 
-def network(setup: Setup, dataset: str, side: int, train: Sequence[int], test: int, epochs: int) -> dict[str, Any]:
-    """Mean accuracy of a small convolutional network trained by Adam, and its standard deviation over three seeds."""
+def guesses(K: Tensor, K_test: Tensor, y: Tensor, ridge: float) -> Tensor | None:
+    """The classes that ridge regression predicts; None if rounding left no positive definite matrix."""
+    try:
+        return classes(K, K_test, y, ridge)
+    except torch.linalg.LinAlgError:
+        return None
+
+
+def errors(accuracies: Sequence[float], rows: int) -> list[float]:
+    """The standard errors of accuracies on so many rows."""
+    return [math.sqrt(a * (1.0 - a) / rows) for a in accuracies]
+
+
+def network(
+    setup: Setup, dataset: str, side: int, train: Sequence[int], test: int, steps: Sequence[int]
+) -> dict[str, Any]:
+    """Mean accuracy of a small convolutional network trained by Adam, and its standard deviation over seeds."""
     X, y, X_test, y_test = images(setup, dataset, side, max(train), test, None)
-    each = [[_trained(X[:n], y[:n], X_test, y_test, side, epochs, seed) for seed in range(3)] for n in train]
-    parts = torch.tensor(each, dtype=torch.float64)
-    return {"cnn": {"accuracy": parts.mean(1).tolist(), "deviation": parts.std(1).tolist()}}
-
-
-def _trained(X: Tensor, y: Tensor, X_test: Tensor, y_test: Tensor, side: int, epochs: int, seed: int) -> float:
-    torch.manual_seed(seed)
-    layers = [nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    layers += [nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
-    model = nn.Sequential(*layers, nn.Linear(64 * (side // 4) ** 2, 10)).to(X.device)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-4)
-    scale = math.sqrt(X.shape[1])  # pixels of unit size, as these initial weights expect
+    scale = math.sqrt(X.shape[1])  # pixels of unit size, as the initial weights expect
     Z, Z_test = (scale * part.reshape(-1, 1, side, side) for part in (X, X_test))
-    for _ in range(epochs):
-        for part in torch.randperm(len(Z)).split(32):
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(model(Z[part]), y[part]).backward()
-            optimiser.step()
-    with torch.no_grad():
-        return share(model(Z_test).argmax(1), y_test)
+    found: dict[str, Any] = {"accuracy": [], "deviation": [], "error": [], "rate": [], "steps": []}
+    for n in train:
+        some, rest = slice(0, n - n // 5), slice(n - n // 5, n)
+        trials = {rate: trained(Z[some], y[some], Z[rest], y[rest], rate, steps) for rate in RATES}
+        _, rate, count = max((float(a.mean()), r, s) for r, all in trials.items() for s, a in all.items())
+        accuracy = trained(Z[:n], y[:n], Z_test, y_test, rate, [count])[count]
+        mean = float(accuracy.mean())
+        row = {"accuracy": mean, "deviation": float(accuracy.std()), "rate": rate, "steps": count}
+        for name, value in {**row, "error": errors([mean], test)[0]}.items():
+            found[name].append(value)
+    return {"cnn": found}
+
+
+def trained(
+    Z: Tensor, y: Tensor, Z_test: Tensor, y_test: Tensor, rate: float, steps: Sequence[int]
+) -> dict[int, Tensor]:
+    """Accuracy of each seed after so many steps with 64 rows. One network holds all seeds, as groups of channels."""
+    torch.manual_seed(0)
+    k, side = SEEDS, Z.shape[-1]
+    layers = [nn.Conv2d(k, 32 * k, 3, padding=1, groups=k), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(32 * k, 64 * k, 3, padding=1, groups=k), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(64 * k, 10 * k, side // 4, groups=k), nn.Flatten(), nn.Unflatten(1, (k, 10))]
+    model = nn.Sequential(*layers).to(Z.device)
+    optimiser = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=1e-4, fused=Z.is_cuda)
+    found = {}
+    for step in range(1, max(steps) + 1):
+        part = torch.randint(len(Z), (64, k), device=Z.device)
+        optimiser.zero_grad()
+        losses = nn.functional.cross_entropy(model(Z[part, 0]).flatten(0, 1), y[part].flatten(), reduction="none")
+        losses.reshape(64, k).mean(0).sum().backward()
+        optimiser.step()
+        if step in steps:
+            with torch.no_grad():
+                logits = torch.cat([model(rows.expand(-1, k, -1, -1)) for rows in Z_test.split(1000)])
+            found[step] = (logits.argmax(2) == y_test[:, None]).double().mean(0)
+    return found
 
 
 def points(setup: Setup) -> list[Point]:
@@ -151,24 +195,27 @@ def points(setup: Setup) -> list[Point]:
 def _group(
     setup: Setup, names: Sequence[str], sizes: Mapping[str, Any], boxes: Sequence[int], end: str = ""
 ) -> list[Point]:
-    """All machines at one size of images, boxes last; flips and whitening for the last data set."""
+    """All machines at one size of images, the dearest last; flips and whitening for the last data set."""
+    few = {**sizes, "train": [n for n in sizes["train"] if n <= CHOOSING]}
 
     def point(dataset: str, pool: int | None, flips: bool = False, whiten: float | None = None) -> Point:
         kind = "dense" if pool is None else f"box{pool}"
-        key = f"{dataset}/{kind}" + ("/flips" if flips else "") + ("/whitened" if whiten else "") + end
-        settings = {"dataset": dataset, **sizes, "pool": pool, "flips": flips, "whiten": whiten}
+        key = f"{dataset}/{kind}" + ("/flips" if flips else "") + (f"/whitened{whiten}" if whiten else "") + end
+        varied = (flips or whiten) and pool != boxes[0]
+        settings = {"dataset": dataset, **(few if varied else sizes), "pool": pool, "flips": flips, "whiten": whiten}
         return Point.of(key, settings, machine, setup=setup)
 
-    found = [point(name, pool) for name in names for pool in (None, boxes[0])]
-    for name in names:
+    def others(name: str) -> list[Point]:
         settings = {"dataset": name, **sizes}
-        epochs = {"epochs": 5 if setup.quick else 60}
-        found.append(Point.of(f"{name}/rbf{end}", settings, rbf, setup=setup))
-        found.append(Point.of(f"{name}/cnn{end}", {**settings, **epochs}, network, setup=setup))
-    last = names[-1]
-    found += [point(name, pool) for pool in boxes[1:2] for name in names]
-    found += [*(point(last, pool, flips=True) for pool in boxes[:2]), point(last, boxes[0], whiten=1.0)]
-    return [*found, *(point(name, pool) for pool in boxes[2:] for name in names)]
+        steps = {"steps": [20, 40] if setup.quick else [500, 1000, 2000]}
+        trained = Point.of(f"{name}/cnn{end}", {**settings, **steps}, network, setup=setup)
+        return [Point.of(f"{name}/rbf{end}", settings, rbf, setup=setup), trained]
+
+    last, low, high = names[-1], boxes[0], boxes[1]
+    found = [point(name, pool) for name in names for pool in (None, low)] + [p for name in names for p in others(name)]
+    found += [point(last, low, flips=True), *(point(last, low, whiten=ridge) for ridge in (0.1, 1.0))]
+    found += [point(last, high, whiten=1.0), point(last, high, flips=True)]
+    return found + [point(name, pool) for pool in boxes[1:] for name in names]
 
 
 _NAMES = ("mnist", "fashion_mnist")
