@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import InvalidInputError
-from notsodeep.mixtures.covariances import covariance
+from notsodeep.mixtures.mixture import covariance
 
 P = 40
 RNG = np.random.default_rng(7)

@@ -13,8 +13,7 @@ from scipy.stats import qmc
 from ..spectra.population import LIMITS, SAME, Array, NonCommuting, Pairs
 from .features import LIMITS as LEARNING
 from .features import LinearProblem
-from .next_order import errors_at_finite_p
-from .resolvent import Resolvent, score_covariances, score_means, solve
+from .resolvent import Resolvent, errors_at_finite_p, score_covariances, score_means, solve
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,8 @@ from ..learning import LearningCurve, LearningEstimate
 from ..matching import Twin
 from ..nn import LazyReport, Replacement
 from ..spectra import SpectralLaw
-from .features import FeaturesDisplay
-from .learning import LearningDisplay
-from .movement import LazyDisplay
-from .replacement import ReplacementDisplay
+from .results import FeaturesDisplay, LazyDisplay, LearningDisplay, ReplacementDisplay, TwinDisplay
 from .spectrum import Display, SpectrumDisplay
-from .twin import TwinDisplay
 
 __all__ = [
     "FeaturesDisplay",
