@@ -143,14 +143,16 @@ class Search:
             factors, rest = self._bounds(start, *self.problem.errors(x, drive))
             self.radius = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
 
-            constant = self.problem.outputs(torch.zeros_like(start), seen)  # outputs are affine
+            some = slice(None) if seen.shape[1] else slice(1)  # of which all see the same
+            origin = torch.zeros_like(start[some])
+            constant = self.problem.outputs(origin, seen[some]).expand(len(x), -1)  # outputs are affine
 
             def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
                 inputs, self.constant, self.bounds = drive[rows], constant[rows], (rest[:, rows], factors)
                 return lambda u: self.problem.step(u, inputs)
 
-            first = self.first if begin is None else 1
-            found = solve_equilibrium(map_of(slice(None)), start, self.options, map_of, self.measure, first)
+            looks = self.first if begin is None else 1, 2  # a look takes as long as a step of a narrow network
+            found = solve_equilibrium(map_of(slice(None)), start, self.options, map_of, self.measure, looks)
             outputs = self.problem.outputs(found.value, seen)
         radius = self.radius / self.problem.scale
         return outputs, found.row_steps, found.converged, radius, found.value[~found.converged]
@@ -248,7 +250,7 @@ class Proven:
 
     def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
         inputs = upper_norms(x)
-        entries = x.abs().sum(1, dtype=torch.float64) * (1.0 + 1e-9)
+        entries = norm_slack(x)[0] * torch.linalg.vector_norm(x, 1, dim=1).double()
         through = torch.minimum(self.spread * inputs, self.columns * entries)  # both bound |B| |x|
         of_state, of_input, of_drive, constant = self.error
         step = Rounding(of_state, of_input * through + of_drive * upper_norms(drive) + constant)
