@@ -207,11 +207,9 @@ class _Around(Domain):
     """Power series around pairs; points are the variances with their slopes in the inputs' squared norms."""
 
     def layer(self, phi: Activation, points: Points) -> _Layer:
-        """Return the layer around the pairs of variances."""
         return _Layer(phi, *points)
 
     def through(self, phi: Activation, points: Points) -> Points:
-        """Return the variances behind a layer, and their slopes."""
         square = functools.partial(mean_square, phi, "value")
         (x, dx), (y, dy) = (_with_rate(square, q) for q, _ in points)
         return (x, dx * points[0][1]), (y, dy * points[1][1])
@@ -225,7 +223,6 @@ class _Around(Domain):
         return Divided(_PairSeries.of(root, moves)), (one, one)
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> Points:
-        """Solve the equation of the variances."""
         (x, _), (y, _) = state.points
         grow = functools.partial(_with_rate, functools.partial(equilibrium_variance, fixed.network))
         return grow(x), grow(y)

@@ -43,7 +43,7 @@ class Cap:
         own = self.spec.diagonal(self.at**2)
         roots = torch.stack([own[name] for name in self.names]).sqrt()
         self.roots = roots[:, self.domain.pairs].prod(1)[..., None]
-        largest = self.scale.high * math.sqrt(spec.network.input_variance)
+        largest = self.scale.high * math.sqrt(spec.network.variances[1])
         # the end of the first interval: within it nothing happens to functions of inputs at this scale
         self.first = 2.0 ** -max(1, math.ceil(math.log2(max(1.0, 2.0 * largest))))
         self._levels: dict[int, dict[Kernel, Level] | None] = {}
@@ -153,7 +153,6 @@ class Corner(Nodes):
         return self.layers[self.met - 1]
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> Tensor:
-        """Solve the equation of the variances."""
         return equilibrium_variance(fixed.network, state.points)
 
     def solve(self, fixed: FixedPoint, cell: Any, points: Tensor, state: KernelState) -> Tensor:
@@ -245,11 +244,7 @@ class _Entries(TensorDomain, LayerMaps):
         self.values, self.known = self.near(apart), apart >= 0.0
 
     def layer(self, phi: Activation, points: Tensor) -> LayerMaps:
-        """Return the layer at the entries."""
         return self
-
-    def through(self, phi: Activation, points: Tensor) -> None:
-        """Return nothing: there is one layer."""
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> Tensor:
         """Return the squared norms: the variances are known."""
@@ -257,14 +252,12 @@ class _Entries(TensorDomain, LayerMaps):
         return squares
 
     def solve(self, fixed: FixedPoint, cell: Any, points: Tensor, state: KernelState) -> Tensor:
-        """Solve the equation of the covariances."""
         sign = self.series.cap.domain.sign
         lack, bound = solve_lack(fixed, fixed.drive(points), self.own, self.apart, sign, self.near)
         self.values, self.known = self.near(lack / bound), self.series.graded.variable(lack / bound) <= 2.0
         return sign * (bound - lack)
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer at the solution."""
         return self.values
 
     def near(self, apart: Tensor) -> tuple[Tensor, Tensor]:

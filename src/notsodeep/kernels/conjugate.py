@@ -22,7 +22,7 @@ from ..activations import Activation
 from ..activations.panels import normal_nodes
 from ..gaussian.rule import project, shared_coefficients, shared_rule
 from ..networks import DEQ, Kernel, Network
-from ..networks.nodes import Domain, FixedPoint, KernelState, LayerMaps, Precomputed, equation, kernels_in
+from ..networks.nodes import Domain, FixedPoint, KernelState, LayerMaps, Squares, equation, kernels_in
 from ._limits import LIMITS
 
 Array = NDArray[np.float64]
@@ -57,14 +57,7 @@ class _ConjugateNorms(Domain):
         self.layers, self.known = iter(layers), drive
 
     def layer(self, phi: Activation, points: None) -> LayerMaps:
-        """Return the next layer."""
         return next(self.layers)
-
-    def through(self, phi: Activation, points: None) -> None:
-        """Return nothing: the layers know their variances."""
-
-    def settle(self, fixed: FixedPoint, state: KernelState) -> None:
-        """Return nothing: the layers know their variances."""
 
     def drive(self, fixed: FixedPoint, covariance: Any) -> Array:
         """Return the largest |drive / variance| in the disc."""
@@ -95,13 +88,10 @@ def _variances(network: Any, z: Complex) -> list[Complex] | None:
 
 def _equilibrium(deq: DEQ, z: Complex) -> Complex | None:
     drive, sigma_a2 = deq.drive(z**2), deq.variances[0]
-
-    def rest(q: Complex) -> tuple[Complex, Complex]:
-        return equation(Precomputed(*_mean_square(deq.activation, q)), q, sigma_a2, drive)
-
-    q, settled = unbracketed(rest, drive, np.abs(drive))
+    cell = deq.fixed_point.maps(Squares(_mean_square), None)
+    q, settled = unbracketed(lambda q: equation(cell, q, sigma_a2, drive), drive, np.abs(drive))
     # where the slope is below one there is one solution nearby, and Newton found it
-    steep = sigma_a2 * np.abs(_mean_square(deq.activation, q)[1])
+    steep = sigma_a2 * np.abs(cell.both(q)[1])
     return q if bool(settled.all() and (steep < 1.0).all()) else None
 
 

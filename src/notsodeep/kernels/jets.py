@@ -99,7 +99,6 @@ class LayerJet(LayerMaps):
         return self._value(*covariance.about()[1:])
 
     def both(self, covariance: KernelJet) -> tuple[KernelJet, KernelJet]:
-        """E[phi(u) phi(v)] and E[phi'(u) phi'(v)]."""
         scale, diagonal, cross = covariance.about()
         slope = KernelJet.of(apply_layer(self, diagonal, cross, derivative=True), compose(self.slope_square, diagonal))
         return self._value(diagonal, cross), KernelJet(slope.c / scale)
@@ -238,15 +237,12 @@ class JetDomain(Domain):
     name = "the expansion around orthogonal inputs (coefficients, equivalent, spectral_law, match)"
 
     def layer(self, phi: Activation, points: float) -> LayerJet:
-        """Return the jet of a layer."""
         return _at_scale(phi, points)
 
     def through(self, phi: Activation, points: float) -> float:
-        """Return the scale behind a layer."""
         return math.sqrt(float(_at_scale(phi, points).square[0]))
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> float:
-        """Solve the equation of the scale."""
         check_unbiased(fixed.network, self.name)
         return fixed.network.centred_scale(state.points)
 
@@ -268,7 +264,6 @@ class JetDomain(Domain):
         return covariance
 
     def check_gap(self, fixed: FixedPoint, gap: KernelJet) -> None:
-        """Refuse tangents that diverge."""
         _refuse_divergence(fixed.network, None, "E[phi'^2]", 1.0 - float(gap.diagonal[0]))
 
 

@@ -139,23 +139,18 @@ class PairDomain(TensorDomain):
     """Pairs of inputs as flat tensors; points are the two variances."""
 
     def layer(self, phi: Activation, points: Sequence[Tensor]) -> Any:
-        """Return the layer at the pairs of variances."""
         return Layer(phi, *points)
 
     def through(self, phi: Activation, points: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return the variances behind a layer."""
         return [mean_square(phi, "value", q) for q in points]
 
     def units(self, layer: Callable[[Tensor, Tensor], Any], points: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
-        """Return the map that units bring, and the variances behind them."""
         return layer(*points), [layer(q, q).value(q) for q in points]
 
     def normalised(self, points: Sequence[Tensor]) -> tuple[LayerMaps, Sequence[Tensor]]:
-        """Return the map to correlations."""
         return Divided(points[0].sqrt() * points[1].sqrt()), [torch.ones_like(q) for q in points]
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> Sequence[Tensor]:
-        """Solve the equation of the variances."""
         return equilibrium_variance(fixed.network, torch.stack(list(state.points))).unbind()
 
     def solve(self, fixed: FixedPoint, cell: Any, points: Sequence[Tensor], state: KernelState) -> Tensor:
@@ -176,25 +171,16 @@ class DiagonalDomain(TensorDomain):
     """Inputs with themselves: the covariance is the variance, and there are no other points."""
 
     def layer(self, phi: Activation, points: None) -> LayerMaps:
-        """Return the layer between equal inputs."""
         return OnDiagonal(phi)
 
-    def through(self, phi: Activation, points: None) -> None:
-        """Return nothing: the variance is the covariance."""
-
     def units(self, layer: Callable[[Tensor, Tensor], Any], points: None) -> tuple[LayerMaps, None]:
-        """Return the map that units bring, between equal inputs."""
         return UnitsOnDiagonal(layer), None
 
     def normalised(self, points: None) -> tuple[LayerMaps, None]:
         """Return the map of a variance to one; tangents are divided by it."""
         return SquareMap(lambda q: (torch.ones_like(q), 1.0 / q.clamp_min(LIMITS.tiny_variance))), None
 
-    def settle(self, fixed: FixedPoint, state: KernelState) -> None:
-        """Return nothing: the variance is the covariance."""
-
     def solve(self, fixed: FixedPoint, cell: Any, points: None, state: KernelState) -> Tensor:
-        """Solve the equation of the variances."""
         return equilibrium_variance(fixed.network, state.covariance)
 
 

@@ -134,15 +134,12 @@ class _Circle(Domain):
         return _circle_layer(phi, points[0], points[1], self.size)
 
     def through(self, phi: Activation, points: Array) -> Array:
-        """Return the variances behind a layer."""
         return mean_square(phi, "value", torch.from_numpy(points)).numpy()
 
     def normalised(self, points: Array) -> tuple[LayerMaps, Array]:
-        """Return the map to correlations."""
         return Divided(np.sqrt(points[0] * points[1])[:, None]), np.ones_like(points)
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> Array:
-        """Solve the equation of the variances."""
         return equilibrium_variance(fixed.network, torch.from_numpy(state.points)).numpy()
 
     def solve(self, fixed: FixedPoint, cell: Any, points: Array, state: KernelState) -> Complex:

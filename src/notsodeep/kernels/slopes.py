@@ -38,7 +38,7 @@ def slopes_of(spec: KernelSpec, x: Tensor, y: Tensor, table: Table | None) -> Sl
         fill_tiles(points, slopes, None)
         if points.spec is not spec:  # by the chain rule
             for name in ("inner", "square"):
-                slopes[name].mul_(spec.network.input_variance)
+                slopes[name].mul_(spec.network.variances[1])
     return Slopes(**slopes)
 
 

@@ -330,11 +330,9 @@ class _Rough(Domain):
         return self.layers[-1]
 
     def through(self, phi: Activation, points: Tensor) -> Tensor:
-        """Return the variances behind a layer."""
         return mean_square(phi, "value", points)
 
     def normalised(self, points: Tensor) -> tuple[LayerMaps, Tensor]:
-        """Return the map to correlations."""
         return correlations_of(points, self.pairs)
 
 

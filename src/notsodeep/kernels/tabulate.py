@@ -37,9 +37,9 @@ def angle_caps(network: Network, scale: NormScale) -> tuple[float, ...]:
     Entries beyond have series of their own, so that a table may be small.
     """
     plain = all(isinstance(phi, Activation) for phi in network.activations)
-    if network.kinked or network.bias_variance or not plain:
+    if network.kinked or network.biased or not plain:
         return (angle_cap(network),)
-    far = network.input_variance * scale.high**2 > LIMITS.far_square
+    far = network.variances[1] * scale.high**2 > LIMITS.far_square
     return (0.8, 0.55) if far else (1.0, 0.8, 0.55)
 
 
@@ -340,7 +340,6 @@ class Nodes(TensorDomain):
         return _layer(phi, points, self.pairs, self.tolerance, next(self.expected, None))
 
     def through(self, phi: Activation, points: Tensor) -> Tensor:
-        """Return the variances behind a layer."""
         return mean_square(phi, "value", points)
 
     def units(self, layer: Any, points: Tensor) -> tuple[LayerMaps, Tensor]:
@@ -348,7 +347,6 @@ class Nodes(TensorDomain):
         raise Unresolved
 
     def normalised(self, points: Tensor) -> tuple[LayerMaps, Tensor]:
-        """Return the map to correlations."""
         return correlations_of(points, self.pairs)
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> Tensor:

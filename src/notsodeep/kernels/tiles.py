@@ -306,7 +306,7 @@ class Points:
     def capped(self) -> bool:
         """Whether nearly parallel points have series of their own."""
         few = self.pairs < LIMITS.many_pairs
-        return self.table is not None and self.table.reach < 1.0 and not few and not self.spec.network.bias_variance
+        return self.table is not None and self.table.reach < 1.0 and not few and not self.spec.network.biased
 
     def cap(self, sign: int) -> Cap:
         """The series near r = ``sign``."""

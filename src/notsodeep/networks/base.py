@@ -27,11 +27,6 @@ class Specification:
     activations: tuple[Activation, ...]
     implicit: ClassVar[bool] = False  # whether its features are a fixed point
 
-    @property
-    def tracked(self) -> bool:
-        """Whether a variance is a tensor whose gradient is asked for."""
-        return False
-
     def expression(self, rates: Sequence[Any] | None = None) -> tuple[Node, ...]:
         """Return the nodes of the network, with these learning rates."""
         raise NotImplementedError
@@ -93,21 +88,6 @@ class Specification:
             for phi in self.activations
         )
 
-    @property
-    def input_variance(self) -> float:
-        """The variance that an input of norm one gives the first pre-activations, beside other things."""
-        return 1.0
-
-    @property
-    def bias_variance(self) -> float:
-        """The variance of a bias beside it."""
-        return 0.0
-
-    @property
-    def drives(self) -> tuple[float, float]:
-        """The variances of input weights and bias, where they do no more than scale the inputs and add a constant."""
-        return 1.0, 0.0
-
     def flattened(self, X: Any) -> Any:
         """Return inputs as rows; those of a dense network are."""
         return X
@@ -152,6 +132,16 @@ class Dense(Specification):
     def dense(self) -> Self:
         """The network without positions: this one."""
         return self
+
+    @property
+    def variances(self) -> tuple[Any, ...]:
+        """(sigma_a2, sigma_b2, sigma_c2): without feedback and bias, inputs of norm one have variance one."""
+        return 0.0, 1.0, 0.0
+
+    @property
+    def drives(self) -> tuple[float, float]:
+        """The variances of input weights and bias, where they do no more than scale the inputs and add a constant."""
+        return self.variances[1:]
 
 
 def check_unbiased(deq: Any, what: str) -> None:

@@ -108,7 +108,6 @@ class DEQ(Dense):
 
     @property
     def title(self) -> str:
-        """What a short text calls the network."""
         names = (phi.base.name if isinstance(phi, Affine) else phi.name for phi in self.activations)
         return f"{'-'.join(names)} DEQ"
 
@@ -119,7 +118,6 @@ class DEQ(Dense):
         return (*before, *map(LayerNode, self.activations))
 
     def expression(self, rates: Sequence[Any] | None = None) -> tuple[Node, ...]:
-        """Return the fixed point of the cell with its readout."""
         outer = () if self.readout == "activation" else (PreActivation(self.sigma_a2),)
         return (self.fixed_point, *outer)
 
@@ -140,16 +138,7 @@ class DEQ(Dense):
         return float(a), float(b), float(c)
 
     @property
-    def input_variance(self) -> float:
-        return self.variances[1]
-
-    @property
-    def bias_variance(self) -> float:
-        return self.variances[2]
-
-    @property
     def given_variances(self) -> tuple[Any, ...]:
-        """The variances as they were given, numbers or tensors."""
         return self.sigma_a2, self.sigma_b2, self.sigma_c2
 
     @property
@@ -164,13 +153,12 @@ class DEQ(Dense):
 
     @property
     def biased(self) -> bool:
-        """Whether sigma_c2 is positive."""
         return self.variances[2] > 0.0
 
     @property
     def drives(self) -> tuple[float, float]:
         """(sigma_b2, sigma_c2); not those of normalised pre-activations, whose limit depends on the bias."""
-        return (1.0, 0.0) if self.normalise else self.variances[1:]
+        return (1.0, 0.0) if self.normalise else super().drives
 
     def __hash__(self) -> int:  # two equal tensors have different hashes
         return hash((self.activations, self.variances, self.readout, self.normalise))
@@ -221,7 +209,6 @@ class DEQ(Dense):
         return f"sigma_a2 = {self.variances[0]:.6g} is likely too large for a kernel to exist: lower it{known}"
 
     def check_driven(self) -> None:
-        """Raise an error if the kernel does not depend on the inputs."""
         if self.variances[1] == 0.0:
             raise InvalidInputError(
                 f"sigma_b2 = 0: {self!r} does not see its input, there is no kernel to match; give sigma_b2 > 0"
@@ -254,7 +241,6 @@ class DEQ(Dense):
         return _centred_scale(self.detached(), check_tau0(tau0))
 
     def detached(self) -> DEQ:
-        """Return the DEQ with plain numbers as its variances, which a cache may hold."""
         return self.varied(*self.variances) if self.tracked else self
 
     def drive(self, inner: Any, *, tracked: bool = False) -> Any:
@@ -271,7 +257,6 @@ class DEQ(Dense):
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> DEQ:
-        """Return the DEQ that a document describes."""
         given = document["activation"]
         phi = [Activation.from_dict(a) for a in (given if isinstance(given, list) else [given])]
         variances = (document["sigma_a2"], document["sigma_b2"], document.get("sigma_c2", 0.0))
@@ -356,7 +341,6 @@ class ENN(Dense):
         return len(self.activations)
 
     def rates(self, learning_rates: Sequence[float] | None) -> tuple[float, ...]:
-        """Return the multipliers of W_1 ... W_L and of the readout."""
         if learning_rates is None:
             return (1.0,) * (self.depth + 1)
         rates = as_floats(learning_rates, "learning_rates")
@@ -377,7 +361,6 @@ class ENN(Dense):
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ENN:
-        """Return the explicit network that a document describes."""
         return cls([Activation.from_dict(a) for a in document["activations"]])
 
 

@@ -175,7 +175,6 @@ class ConvDEQ(_OfImages):
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ConvDEQ:
-        """Return the convolutional DEQ that a document describes."""
         dense = DEQ.read({**document, "network": "DEQ"})
         a, b, c = dense.variances
         return cls(dense.activation, a, b, c, **_sizes_in(document))
@@ -255,7 +254,6 @@ class ConvENN(_OfImages):
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ConvENN:
-        """Return the explicit convolutional network that a document describes."""
         layers = [Activation.from_dict(a) for a in document["activations"]]
         given = {name: document[name] for name in (*VARIANCES, "gain")}
         return cls(layers, **given, **_sizes_in(document))

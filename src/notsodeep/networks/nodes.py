@@ -34,17 +34,6 @@ class LayerMaps(Protocol):
         return self.both(covariance)[0]
 
 
-class Precomputed(LayerMaps):
-    """A layer at covariances at which it has been evaluated."""
-
-    def __init__(self, value: Any, slope: Any) -> None:
-        self.values = value, slope
-
-    def both(self, covariance: Any, /) -> tuple[Any, Any]:
-        """Return the values that were given."""
-        return self.values
-
-
 class Divided(LayerMaps):
     """Covariances over the standard deviations of both points: correlations."""
 
@@ -52,7 +41,6 @@ class Divided(LayerMaps):
         self.root = root
 
     def both(self, covariance: Any, /) -> tuple[Any, Any]:
-        """Return the correlations, and their slope."""
         return covariance / self.root, 1.0 / self.root
 
     def subset(self, which: Any) -> Divided:
@@ -74,8 +62,7 @@ class Domain:
         raise NotImplementedError
 
     def through(self, phi: Activation, points: Any) -> Any:
-        """Return the variances after the layer."""
-        raise NotImplementedError
+        """Return the variances after the layer; nothing where the covariance is all there is."""
 
     def units(self, layer: Callable[[Any, Any], Any], points: Any) -> tuple[Any, Any]:
         """Return units that bring a map of covariances, ``layer`` at two variances, and the variances after them."""
@@ -87,7 +74,6 @@ class Domain:
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> Any:
         """Return the variances of the pre-activations at equilibrium, from those of the inputs."""
-        raise NotImplementedError
 
     def solve(self, fixed: FixedPoint, cell: Any, points: Any, state: KernelState) -> Any:
         """Return the covariance at which :func:`equation` is zero."""
@@ -259,7 +245,6 @@ class Cell(LayerMaps):
         return covariance
 
     def both(self, covariance: Any, /) -> tuple[Any, Any]:
-        """Return F and its derivative, a product of slopes."""
         return self.traverse(covariance)[:2]
 
     def traverse(self, covariance: Any) -> tuple[Any, Any, Any]:
@@ -311,14 +296,9 @@ class Squares(Domain):
         self.square = square
 
     def layer(self, phi: Activation, points: Any) -> LayerMaps:
-        """Return the map of an activation."""
         return SquareMap(functools.partial(self.square, phi))
 
-    def through(self, phi: Activation, points: Any) -> None:
-        """Return nothing: a variance is all there is."""
-
     def normalised(self, points: Any) -> tuple[LayerMaps, None]:
-        """Return the map to a variance of one."""
         return SquareMap(lambda q: (0.0 * q + 1.0, 0.0 * q)), None
 
 
@@ -329,7 +309,6 @@ class SquareMap(LayerMaps):
         self.function = function
 
     def both(self, q: Any) -> tuple[Any, Any]:
-        """Return the variance behind the layer, and its derivative."""
         return self.function(q)
 
 

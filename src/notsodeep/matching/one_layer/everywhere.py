@@ -31,6 +31,7 @@ from .orders import Array, vanishes_at_zero
 
 FAMILY = "feedback"
 _SPAN = 1e-3, 1e3  # norms: beyond them kernels are at their limits
+_NORMS = (1.0 + chebyshev_nodes(65)) / (1.0 - chebyshev_nodes(65))
 _SEARCHED = "no pair of inputs is more than a tenth worse than the worst that a search over norms and angles found"
 _SAMPLED = "the function bends and departs from its straight lines at most twice as much as at 200,001 points"
 
@@ -59,11 +60,16 @@ def design(deq: DEQ, kernel: Kernel) -> LayerDesign:
 
 def _with_diagonal(grid: _Pairs, layer: Feedback, rate: float) -> Feedback:
     """Give the units the factor of the norm with which their kernel has the DEQ's diagonal."""
-    x = chebyshev_nodes(65)
-    squares = torch.from_numpy(((1.0 + x) / (1.0 - x)) ** 2)
+    squares = torch.from_numpy(_NORMS**2)
     along = _sum(_shares(diagonal, layer, bool(rate), squares), rate)
-    gain = to_coefficients(len(x)) @ (grid.own(squares) / along).sqrt().numpy()
-    return replace(layer, gain=tuple(gain[: int(np.flatnonzero(np.abs(gain) > 1e-7)[-1]) + 1].tolist()))
+    (gain,) = _series((grid.own(squares) / along).sqrt().numpy()[None], 1e-7)
+    return replace(layer, gain=tuple(gain.tolist()))
+
+
+def _series(values: Array, least: float) -> Array:
+    """Chebyshev coefficients in (s - 1)/(s + 1) of rows of values at ``_NORMS``, up to the last above ``least``."""
+    coefficients = values @ to_coefficients(len(_NORMS)).T
+    return np.asarray(coefficients[:, : int(np.flatnonzero(np.abs(coefficients).max(0) > least)[-1]) + 1])
 
 
 def _proof(grid: _Pairs, layer: Feedback, rate: float) -> Supremum:
@@ -82,9 +88,7 @@ def _layer(deq: DEQ, shared: float) -> Feedback:
 
     Of the feedback, the part that is linear in the input has a direction of its own, and so has the rest.
     """
-    x = chebyshev_nodes(65)
-    s = (1.0 + x) / (1.0 - x)
-    squares = torch.from_numpy(s**2)
+    s, squares = _NORMS, torch.from_numpy(_NORMS**2)
     q = equilibrium_variance(deq, squares)
     zero = torch.zeros_like(squares)
     apart = pairwise(deq, squares, squares, zero, ("ck",), check=False)["ck"]
@@ -96,8 +100,7 @@ def _layer(deq: DEQ, shared: float) -> Feedback:
     rest = (q - drive - common - linear).clamp_min(0.0)
     offset = 0.0 if vanishes_at_zero(deq) else 1.0
     rows = [linear.sqrt().numpy() / s, rest.sqrt().numpy() / s, common.sqrt().numpy() / (s + offset)]
-    coefficients = np.stack(rows if common.max() > 1e-12 * q.max() else rows[:2]) @ to_coefficients(len(x)).T
-    coefficients = coefficients[:, : int(np.flatnonzero(np.abs(coefficients).max(0) > 1e-13)[-1]) + 1]
+    coefficients = _series(np.stack(rows if common.max() > 1e-12 * q.max() else rows[:2]), 1e-13)
     ends = coefficients.sum(1)
     coefficients[:, 0] -= np.where(np.abs(ends) < 1e-6, ends, 0.0)  # those of bounded activations vanish at infinity
     return Feedback(deq.activation, tuple(map(tuple, coefficients.tolist())), math.sqrt(sigma_b2), offset)

@@ -25,10 +25,9 @@ from ..certificates import Supremum, Tried
 from ..twin import Trains
 from . import thresholds
 from .bound import LayerDesign
-from .orders import grid_excess, grid_slack
+from .orders import Array, grid_excess, grid_slack
 from .units import FAMILY, UnitFit, gains, signs, smallest
 
-Array = np.ndarray
 _SIGNS = f"beyond order {SINGULAR_TERMS:,} the errors of even orders, and those of odd orders, keep their sign"
 
 
@@ -98,14 +97,10 @@ def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> It
         fits = [smallest(basis, want, gain, degrees=(degree,), alphas=(0.4, 0.5, 0.6)) for want in choices]
         best = min(fits, key=lambda f: f.missed)
         proof = _certify(data, best, gain)
-        yield _layer(best, data), proof
+        values = best.values[:, 0, :] * np.sqrt(data.diagonal)
+        yield Conditioned((tuple(map(tuple, values.tolist())),), *astuple(best.basis)), proof
         if proof.bound <= 0.1 * tol:
             break
-
-
-def _layer(fitted: UnitFit, data: Profile) -> Conditioned:
-    values = fitted.values[:, 0, :] * np.sqrt(data.diagonal)
-    return Conditioned((tuple(map(tuple, values.tolist())),), *astuple(fitted.basis))
 
 
 def _certify(data: Profile, fitted: UnitFit, gain: Array) -> Supremum:
