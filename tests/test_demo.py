@@ -40,9 +40,10 @@ def test_the_replacement_keeps_its_promise_and_proven_classes_are_those_of_the_s
 
 
 def test_the_twin_is_one_layer_within_its_bound_and_features_find_the_columns(found):
-    matched, learned = found[0].matched, found[0].learned
-    assert matched.twin.depth == 1
-    assert 100 * matched.distances.distance < matched.distances.plain_distance
+    shown = found[0]
+    learned = shown.learned
+    assert shown.twin.depth == 1
+    assert 100 * shown.distances.distance < shown.distances.plain_distance
     assert learned.learned > learned.plain + 0.05
     assert set(np.argsort(np.diag(learned.features))[-5:]) == set(range(5))
 
@@ -53,7 +54,7 @@ def test_one_sentence_for_each_panel(found):
     assert [line[:6] for line in text.splitlines()[:3]] == ["1 of 3", "2 of 3", "3 of 3"]
     said = " ".join(text.split())
     assert all(f"{message}: {numbers}." in said for message, numbers in shown.messages().items())
-    assert f"{shown.matched.twin.bound:.0e} of the diagonal, proven" in said
+    assert f"{shown.twin.bound:.0e} of the diagonal, proven" in said
     assert path.read_bytes().startswith(b"\x89PNG")
     assert [p.name for p in path.parent.iterdir()] == ["demo.png"]
 
@@ -64,7 +65,7 @@ def test_the_figure_draws_what_was_measured(found):
     known = shown.trained.replacement.certificate
     np.testing.assert_allclose(promise.lines[0].get_xydata(), 100 * np.array(known.curve))
     assert sum(bar.get_height() for bar in proof.patches) == pytest.approx(200.0)  # both kinds of steps, of all rows
-    twin = nsd.plots.TwinDisplay.from_twin(shown.matched.twin)
+    twin = nsd.plots.TwinDisplay.from_twin(shown.twin)
     np.testing.assert_array_equal(kernel.lines[-1].get_ydata(), twin.twin)
     assert sum(bar.get_width() for bar in table.patches) == pytest.approx(100.0)
     assert table.get_yticklabels()[-1].get_text().startswith("column")

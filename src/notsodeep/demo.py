@@ -47,13 +47,6 @@ class Trained(NamedTuple):
     solver_steps: Tensor
 
 
-class Matched(NamedTuple):
-    """An untrained DEQ and its twin, on the digits."""
-
-    twin: nsd.Twin
-    distances: Verification
-
-
 class Learned(NamedTuple):
     """Two kernel machines on a table of which five columns matter: R2 on fresh rows, and what one of them learned."""
 
@@ -67,12 +60,13 @@ class Shown(NamedTuple):
     """What the demo measured."""
 
     trained: Trained
-    matched: Matched
+    twin: nsd.Twin  # of an untrained DEQ
+    distances: Verification  # of the twin, on the digits
     learned: Learned
 
     def messages(self) -> dict[str, str]:
         """Return the message of each panel and its numbers."""
-        (_, fast, answered, differs, proof, same, full), (twin, near), learned = self
+        (_, fast, answered, differs, proof, same, full), twin, near, learned = self
         steps, proven = mean_of(proof.steps), mean_of(proof.proven)
         certain = "if its assumption holds" if twin.certificate.assumes else "proven"
         share = float(np.diag(learned.features)[:5].sum() / np.trace(learned.features))
@@ -105,9 +99,10 @@ def main(folder: str | Path = "demo", console: Console | None = None, *, quick: 
     console.print("1 of 3: training a DEQ, its student, and proving classes ...")
     trained = _trained(size)
     console.print("2 of 3: matching the kernel of a DEQ by one layer ...")
-    matched = _matched()
+    twin = nsd.match_one_layer(nsd.DEQ("relu", sigma_a2=0.2))
+    distances = twin.verify(digits()[0][:600])
     console.print("3 of 3: learning the features of a table ...")
-    shown = Shown(trained, matched, _learned(size))
+    shown = Shown(trained, twin, distances, _learned(size))
     for message, numbers in shown.messages().items():
         console.print(f"- {message}: {numbers}.", highlight=False)
     with atomic(target) as temporary:
@@ -142,11 +137,6 @@ def _trained(size: DemoSize) -> Trained:
     return Trained(accuracy, fast, 1.0 - drift.share, differs, proof, same, model.solve(fresh).row_steps)
 
 
-def _matched() -> Matched:
-    twin = nsd.match_one_layer(nsd.DEQ("relu", sigma_a2=0.2))
-    return Matched(twin, twin.verify(digits()[0][:600]))
-
-
 def _learned(size: DemoSize) -> Learned:
     """Fit Friedman's first function, of five columns, beside which there are ten of noise."""
     X, y = make_friedman1(2 * size.rows, n_features=15, noise=1.0, random_state=0)
@@ -169,10 +159,10 @@ def draw(shown: Shown) -> Figure:
     """Draw one panel for each message."""
     figure = Figure(figsize=(12.0, 8.6), layout="constrained")
     panels = figure.subplots(2, 2).flat
-    trained, matched, learned = shown
+    trained, twin, _, learned = shown
     nsd.plots.ReplacementDisplay.from_replacement(trained.replacement).plot(panels[0])
     _draw_steps(panels[1], trained)
-    nsd.plots.TwinDisplay.from_twin(matched.twin).plot(panels[2])
+    nsd.plots.TwinDisplay.from_twin(twin).plot(panels[2])
     nsd.plots.FeaturesDisplay(learned.features, learned.names).plot(panels[3], top=len(learned.names))
     for ax, (message, numbers) in zip(panels, shown.messages().items(), strict=True):
         ax.set_title(message, loc="left", fontweight="bold", pad=36)

@@ -80,9 +80,11 @@ def test_reference_roots() -> None:
     # a gauge of the other branch of the Leaky-ReLU twin, given to four digits
     other = nsd.coefficients(nsd.ENN([LeakyReLU(0.0045, 1.1244), LeakyReLU(0.6047, 1.0210)]), 1.0)
     twin = nsd.match(nsd.DEQ("relu", 0.2), 1.0)
-    assert other.four == pytest.approx(twin.target.four, rel=1e-3)  # four digits
-    assert twin.target.four == pytest.approx((0.2105263158, 0.0359574904, 0.0691904980, 0.2926239295), abs=printed(10))
-    assert twin.coefficients.four == pytest.approx(twin.target.four, rel=ulps(), abs=0)
+    assert other.four == pytest.approx(twin.certificate.target.four, rel=1e-3)  # four digits
+    assert twin.certificate.target.four == pytest.approx(
+        (0.2105263158, 0.0359574904, 0.0691904980, 0.2926239295), abs=printed(10)
+    )
+    assert twin.coefficients.four == pytest.approx(twin.certificate.target.four, rel=ulps(), abs=0)
 
 
 def test_hard_tanh_solves_its_scalar_equation() -> None:

@@ -93,7 +93,7 @@ def test_any_input_variance(sigma_b2: float) -> None:
     """The activation is tried around the scale at which the DEQ uses it, whatever the inputs' own."""
     twin = nsd.match(nsd.DEQ("tanh", 0.2, sigma_b2), 1.0, family="skip")
     assert twin.residual < PROMISED
-    assert 0.12 < twin.network.activations[0].scale / twin.target.tau_star < 8.1
+    assert 0.12 < twin.network.activations[0].scale / twin.certificate.target.tau_star < 8.1
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -86,11 +86,8 @@ def coefficients(network: Network, tau0: float = 1.0, kernel: Kernel = "ck") -> 
         network=network.centred(scale),
         alpha4=float(jets["ck"].diagonal[1]) / unit,
     )
-    return _with_scale(c, network) if network.implicit else c
-
-
-def _with_scale(c: Coefficients, deq: Any) -> Coefficients:
-    """Add what a DEQ has: tau*, what centring takes away, and the response of Lambda_ii in place of that of G_ii."""
-    at = equilibrium_jet(deq.detached(), c.tau0)
-    response = float(at.covariance.diagonal[1]) / c.tau0**2
-    return replace(c, alpha4=response, tau_star=at.tau, bias=at.mean)
+    if not network.implicit:
+        return c
+    deq: Any = network.detached()
+    at = equilibrium_jet(deq, scale)  # the response is that of Lambda_ii, in place of G_ii
+    return replace(c, alpha4=float(at.covariance.diagonal[1]) / unit, tau_star=at.tau, bias=at.mean)

@@ -153,7 +153,9 @@ def layer_section(settings: Settings) -> Document:
     """Draw the units of the twin at the typical norm, with their shares of the layer."""
     twin, scale = twin_of(settings), settings["scale"]
     x = np.linspace(-3.2, 3.2, 65)
-    values = _unit_values(twin, torch.tensor(x * scale), scale)
+    before = torch.tensor(x * scale)[:, None].expand(-1, 96).contiguous()  # all units see the same pre-activation
+    inputs = torch.tensor([[scale, 0.0]], dtype=torch.float64).expand(len(x), 2)
+    values = twin.network.activations[0].units(before, inputs).numpy()
     kinds, counts = np.unique(values.round(9), axis=1, return_counts=True)
     shown = np.argsort(-counts, kind="stable")[:5]
     share = [f"{100 * counts[j] / counts.sum():.0f} %" for j in shown]
@@ -171,13 +173,6 @@ def layer_section(settings: Settings) -> Document:
         ),
         "charts": [_chart(f"Units at |x| = {scale:g}", ("u = w·x / |x|", "value of a unit"), x, curves)],
     }
-
-
-def _unit_values(twin: nsd.Twin, before: torch.Tensor, scale: float, width: int = 96) -> np.ndarray:
-    """Return the values of all units of a layer, one column each, where all see the same pre-activation."""
-    rows = torch.zeros(len(before), 2, dtype=torch.float64)
-    rows[:, 0] = scale
-    return twin.network.activations[0].units(before[:, None].expand(-1, width).contiguous(), rows).numpy()
 
 
 # ---- the mixture -----------------------------------------------------------------------------------------

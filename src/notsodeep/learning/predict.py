@@ -307,20 +307,17 @@ def learning_curve(
     >>> curve.accuracy.round(2).tolist()
     [[0.81, 0.86, 0.89], [0.78, 0.83, 0.89]]
     """
-    named = networks if isinstance(networks, Mapping) else {_name(networks): networks}
-    if not named:
+    if not isinstance(networks, Mapping):
+        networks = {"twin" if isinstance(networks, Twin) else networks.title: networks}
+    if not networks:
         raise InvalidInputError("a learning curve needs at least one network")
     axis, points = _axis(n, ridge, times)
     # ridges and times are solved together, numbers of points one by one
     runs: list[dict[str, Any]] = [{"n": int(k)} for k in points] if axis == "n" else [{axis: points}]
     given = {"n": n, "ridge": ridge, "times": times, "targets": targets, "kernel": kernel}
-    predictions = [[predict_learning(g, mixture, **(given | run)) for run in runs] for g in named.values()]
+    predictions = [[predict_learning(g, mixture, **(given | run)) for run in runs] for g in networks.values()]
     rows = {field: np.array([np.hstack([getattr(q, field) for q in row]) for row in predictions]) for field in _FIELDS}
-    return LearningCurve(axis, points, tuple(named), kernel=kernel, **rows)
-
-
-def _name(network: Network | Twin) -> str:
-    return "twin" if isinstance(network, Twin) else network.title
+    return LearningCurve(axis, points, tuple(networks), kernel=kernel, **rows)
 
 
 def _axis(n: Any, ridge: Any, times: Any) -> tuple[Axis, Array]:

@@ -145,20 +145,16 @@ def confusions(means: Array, covariances: Array, targets: Array) -> tuple[Array,
     spreads = targets @ covariances @ targets.T
     classes = len(targets)
     if classes == 2:
-        return _two(levels, spreads), 0.0
+        gap = levels[..., 0] - levels[..., 1]
+        variance = spreads[..., 0, 0] + spreads[..., 1, 1] - 2.0 * spreads[..., 0, 1]
+        first = ndtr(gap / np.sqrt(np.maximum(variance, 1e-300)))
+        return np.stack([first, 1.0 - first], axis=-1), 0.0
     points = ((np.arange(LEARNING.lattice) + 0.5) / LEARNING.lattice)[:, None]
     if classes > 3:
         points = qmc.Sobol(classes - 2, seed=0).random(LEARNING.lattice)
     chosen = np.stack([_orthant(*_margins(levels, spreads, c), points) for c in range(classes)], -1)
     total = chosen.sum(-1, keepdims=True)
     return chosen / total, float(np.abs(total - 1.0).max())
-
-
-def _two(levels: Array, spreads: Array) -> Array:
-    gap = levels[..., 0] - levels[..., 1]
-    variance = spreads[..., 0, 0] + spreads[..., 1, 1] - 2.0 * spreads[..., 0, 1]
-    first = ndtr(gap / np.sqrt(np.maximum(variance, 1e-300)))
-    return np.stack([first, 1.0 - first], axis=-1)
 
 
 def _margins(levels: Array, spreads: Array, c: int) -> tuple[Array, Array]:

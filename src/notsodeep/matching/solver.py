@@ -187,7 +187,9 @@ def _linearise(target: Target, design: Design, z: Array) -> _Local:
     batch = np.broadcast_to(z, (len(z), len(z))) + 1j * step * np.eye(len(z))
     layers, rates = design.layers(batch), design.rates(batch)
     jet = explicit_jets(layers, rates, (target.kernel,))[target.kernel]
-    equations = np.concatenate([_independent(target, design, jet), *_gauge(target, layers, rates)], axis=-1)
+    # without what parity or depth satisfies identically, which would make the system singular: one layer ties c2 to c3
+    keep = [not target.even, not target.odd and design.depth > 1, not target.odd, True]
+    equations = np.concatenate([target.equations(jet)[..., keep], *_gauge(target, layers, rates)], axis=-1)
     beyond = np.concatenate([target.beyond(jet), ridge * batch], axis=-1)
     return _Local(equations[0].real, beyond[0].real, equations.imag.T / step, beyond.imag.T / step)
 
@@ -199,12 +201,6 @@ def _gauge(target: Target, layers: list[LayerJet], rates: Array | None) -> list[
         trained = rates[..., 1:] if target.kernel == "ntk_frozen" else rates
         fixed.append(trained.mean(-1, keepdims=True) - 1.0)
     return fixed
-
-
-def _independent(target: Target, design: Design, jet: KernelJet) -> Array:
-    """The equations that parity or depth does not satisfy identically: those would make the system singular."""
-    keep = [not target.even, not target.odd and design.depth > 1, not target.odd, True]  # one layer ties c2 to c3
-    return target.equations(jet)[..., keep]
 
 
 def _bounded(step: Array) -> Array:

@@ -18,7 +18,7 @@ from ..equivalents import Coefficients, best_scalar, relative_spectral_error
 from ..errors import InvalidInputError, SerialisationError, warn
 from ..networks import ENN, Dense, Kernel, Network, is_tangent
 from ..units.norm_units import outside, row_norms
-from .certificates import Tried, TwinCertificate, Verification
+from .certificates import TwinCertificate, Verification
 
 Trains = Literal["all", "readout"]
 
@@ -106,11 +106,6 @@ class Twin(Drawn):
         return self.certificate.tau0
 
     @property
-    def target(self) -> Coefficients | None:
-        """The DEQ's four numbers (mixture)."""
-        return self.certificate.target
-
-    @property
     def coefficients(self) -> Coefficients | None:
         """The four numbers that the network achieves (mixture)."""
         return self.certificate.achieved
@@ -119,11 +114,6 @@ class Twin(Drawn):
     def norms(self) -> tuple[float, float] | None:
         """The range of norms that a uniform bound holds for; ``None``: all, or no such bound."""
         return self.certificate.norms
-
-    @property
-    def table(self) -> tuple[Tried, ...]:
-        """Size against accuracy, for the sizes that were tried (uniform)."""
-        return self.certificate.table
 
     # ---- kernels -------------------------------------------------------------------------------------------
 

@@ -126,10 +126,13 @@ def _record(
 ) -> MixtureStatistics:
     """Complete the statistics from ``spread``, ||x_i - E x_i||^2, and its mean ``traces`` in each class."""
     mean = float(np.bincount(labels, minlength=len(traces)) @ traces) / len(labels)
+    square = float(squared_norms(rows).mean())
+    if square == 0.0:
+        raise InvalidInputError("all rows are zero: tau0 must be positive")
     return MixtureStatistics(
         X=X,
         labels=labels,
-        tau0=_mean_norm(rows),
+        tau0=math.sqrt(square),
         t=math.sqrt(rows.shape[1]) * (traces - mean),
         psi=spread - traces[labels],
         traces=traces,
@@ -166,13 +169,6 @@ def _check_fourth_powers(rows: Tensor) -> None:
             f"X has entries up to {largest:.3g}: sums of fourth powers, which the statistics are made of, overflow "
             f"beyond {allowed:.0e}; divide X by its scale"
         )
-
-
-def _mean_norm(rows: Tensor) -> float:
-    mean = float(squared_norms(rows).mean())
-    if mean == 0.0:
-        raise InvalidInputError("all rows are zero: tau0 must be positive")
-    return math.sqrt(mean)
 
 
 def _deviations(rows: Tensor, labels: NDArray[np.int64], means: Array) -> list[Tensor]:

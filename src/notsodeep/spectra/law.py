@@ -52,8 +52,6 @@ class SpectralLaw(Drawn):
     """Of the centred network, at the scale tau0 of the data (E||x||^2 with the class means, unless given)."""
     n: int
     p: int
-    refined: bool
-    """Whether slopes and diagonals depend on the classes, as at finite p, or are those of the limit."""
     concentration: Concentration
     """Whether the data is high-dimensional enough, as a number."""
     _low_rank: LowRankPart
@@ -178,7 +176,7 @@ def law_of(source: Source, network: Network, four: Coefficients, refined: bool) 
     test.report("Eigenvalues may be off by several percent; compare with a kernel matrix of sampled rows")
     with _solvable():
         bulk = noise_law(noise, int(noise.ratios.argmax()))
-    return SpectralLaw(network if refined else four.network, four, source.n, source.p, refined, test, low_rank, bulk)
+    return SpectralLaw(network if refined else four.network, four, source.n, source.p, test, low_rank, bulk)
 
 
 @contextlib.contextmanager

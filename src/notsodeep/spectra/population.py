@@ -107,10 +107,6 @@ class Population(ABC):
         traces, couplings = zip(*((part.traces(), part.couplings()) for part in parts), strict=True)
         return np.concatenate(traces), np.concatenate(couplings) * self.ratios
 
-    def mean_form(self, g: Array) -> Array:
-        """Return M' R M at one g."""
-        return self.at(g[None]).means()[0]
-
 
 # ---- common eigenvectors: sums over joint eigenvalues --------------------------------------------------
 
@@ -367,7 +363,10 @@ class NonCommutingAt:
         return np.stack([self.of.means.T @ thin for thin in self._thin]) + self.outside.means()
 
     def couplings(self, pairs: Pairs = SAME) -> Array:
-        dense = [_traces_of_products(self._swept[i], pairs.seconded(self._swept[j])) for i, j in self._listed(pairs)]
+        dense = []
+        for i, j in self._listed(pairs):  # tr(F_a S_b) of matrices F and S, (K, q, q)
+            one, two = self._swept[i], np.swapaxes(pairs.seconded(self._swept[j]), 1, 2)
+            dense.append(one.reshape(len(one), -1) @ two.reshape(len(two), -1).T)
         return np.stack(dense) / self.of.dimension + self.outside.couplings(pairs)
 
     def forms(self, pairs: Pairs = SAME) -> Array:
@@ -401,12 +400,6 @@ class NonCommutingAt:
     def _swept(self) -> list[Array]:
         """R C_a, (K, q, q)."""
         return [inverse @ self.of.covariances for inverse in self.inverses]
-
-
-def _traces_of_products(one: Array, two: Array) -> Array:
-    """Return tr(F_a S_b), (K, K), for F and S of shape (K, q, q)."""
-    products: Array = one.reshape(len(one), -1) @ np.swapaxes(two, 1, 2).reshape(len(two), -1).T
-    return products
 
 
 def _real_times(matrix: Array, vector: Array) -> Array:

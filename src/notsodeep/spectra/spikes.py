@@ -117,7 +117,7 @@ def isolated(gap: Gap, low_rank: LowRankPart) -> list[Spike]:
 
 def _eigenvalues(low_rank: LowRankPart, state: State, gap: Gap) -> Array:
     """Return the eigenvalues of N in increasing order."""
-    return np.linalg.eigvalsh(low_rank.matrix(state.g, gap.curve.population.mean_form(state.g)))
+    return np.linalg.eigvalsh(low_rank.matrix(state.g, gap.curve.population.at(state.g[None]).means()[0]))
 
 
 def _state(gap: Gap, position: float) -> State:

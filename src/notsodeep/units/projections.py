@@ -37,11 +37,8 @@ def step(basis: Basis) -> float:
     |z| <= 3.32 there, so that |T_i(z)| <= exp(1.92 i): squares of functions with coefficients of sum one are integrated
     to 1e-16.
     """
-    return 0.0 if basis.singular else min(2.0**-6, 2.0 ** -math.ceil(math.log2(_points(basis))))
-
-
-def _points(basis: Basis) -> float:
-    return basis.alpha * (3.84 * basis.degree + 40.0) / math.pi
+    points = basis.alpha * (3.84 * basis.degree + 40.0) / math.pi
+    return 0.0 if basis.singular else min(2.0**-6, 2.0 ** -math.ceil(math.log2(points)))
 
 
 @cached(4)

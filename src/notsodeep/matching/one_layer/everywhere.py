@@ -42,7 +42,9 @@ def design(deq: DEQ, kernel: Kernel) -> LayerDesign:
     The trained weights of the units bring Lambda Phidot to an NTK, where those of the DEQ bring the sum of a geometric
     series, Lambda Phidot / (1 - sigma_a2 Phidot). A learning rate and a factor of the norm make up for most of it.
     """
-    grid, shown = _grid(deq, kernel), "units for all norms"
+    norms, angles = np.geomspace(*_SPAN, 13), np.linspace(0.0, np.pi, 7)
+    place = np.stack([v.ravel() for v in np.meshgrid(norms, norms, angles, indexing="ij")])
+    grid, shown = _Pairs(deq, kernel, place[:, place[0] <= place[1]]), "units for all norms"
     shares = (1.0,) if deq.odd else (1.0, 1.1, 1.15, 1.2, 1.25)  # odd activations have nothing to share but a bias
     rates = np.arange(0.8, 1.65, 0.05).round(2).tolist() if kernel == "ntk" else [0.0]
     layers = {share: _layer(deq, share) for share in shares}
@@ -149,13 +151,6 @@ def _sum(shares: tuple[Tensor, Tensor], rate: float) -> Tensor:
     """Return the kernel of a layer whose hidden weights train at a rate."""
     readout, hidden = shares
     return readout + rate * hidden
-
-
-def _grid(deq: DEQ, kernel: Kernel) -> _Pairs:
-    """A grid over thirteen norms and seven angles."""
-    norms, angles = np.geomspace(*_SPAN, 13), np.linspace(0.0, np.pi, 7)
-    place = np.stack([v.ravel() for v in np.meshgrid(norms, norms, angles, indexing="ij")])
-    return _Pairs(deq, kernel, place[:, place[0] <= place[1]])
 
 
 def _search(pairs: _Pairs, layer: Feedback, rate: float = 0.0) -> Supremum:

@@ -28,10 +28,11 @@ def design(deq: DEQ, kernel: Kernel, tol: float) -> LayerDesign:
     """The smallest thresholds within ``tol``, or the best there are."""
     rho, tried = np.cos(np.linspace(0.0, np.pi, 321)), []
     wanted = at_norm_one(deq, kernel, rho)
+    # the leaky ReLU that is the DEQ's own activation, up to a gain and a reflection
+    a, b = float(deq.activation(np.array(1.0))), -float(deq.activation(np.array(-1.0)))
+    leak = b / a if abs(a) >= abs(b) else a / b
     for reach, count in ((1.6, 33), (2.5, 41), (3.5, 57)):  # thresholds in [-reach, reach]
-        tried.append(
-            _shares(rho, wanted / wanted[0], np.linspace(-reach, reach, count), _leak(deq), is_tangent(kernel))
-        )
+        tried.append(_shares(rho, wanted / wanted[0], np.linspace(-reach, reach, count), leak, is_tangent(kernel)))
         if tried[-1][1] <= tol / 1.1:  # between the angles of the grid a little is added
             break
     layer, _ = min(tried, key=lambda pair: pair[1])
@@ -69,12 +70,6 @@ def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
             mu = np.maximum(solved.x[:-1] * unit, 0.0)
             return mu / rows[:, 0], float(np.abs(columns @ mu - wanted).max())
     raise ConvergenceError("the linear programme of the thresholds was not solved")
-
-
-def _leak(deq: DEQ) -> float:
-    """The leaky ReLU that is the DEQ's own activation, up to a gain and a reflection."""
-    a, b = float(deq.activation(np.array(1.0))), -float(deq.activation(np.array(-1.0)))
-    return b / a if abs(a) >= abs(b) else a / b
 
 
 # ---- a proof for all angles: two kernels of homogeneous layers, compared at inputs of norm one -----------------
