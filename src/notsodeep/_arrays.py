@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ._arguments import shown
 from .errors import InvalidInputError
+
+Array = NDArray[Any]
 
 # ---- rows ------------------------------------------------------------------------------------------------
 

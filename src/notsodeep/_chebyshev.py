@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.polynomial import chebyshev
-from numpy.typing import NDArray
 from torch import Tensor
 
-Array = NDArray[np.float64]
+from ._arrays import Array
 
 
 def nodes(size: int, low: Any = -1.0, high: Any = 1.0) -> Array:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Array = NDArray[Any]
+from ._arrays import Array
+
 Equation = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(x, which) -> residual and its slope at x; ``which`` are the numbers of the equations asked for, ``None`` all."""
 

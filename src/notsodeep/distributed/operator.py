@@ -16,18 +16,17 @@ from typing import Any
 import dask
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from distributed import Client, Future, KilledWorker
 
 from .._arguments import checked
+from .._arrays import Array
 from ..errors import ClusterError, InvalidInputError
 from ..solve import NetworkKernel
 from ..solve._limits import LIMITS as SOLVE_LIMITS
 from ..solve.operators import Dtype, KernelOperator, add_block, as_columns, stored_dtype, triangle_bytes
 
-Array = NDArray[Any]
 Tile = tuple[int, int]
 Parts = dict[int, Array]  # of a matrix of n rows, by the number of their block of rows
 

@@ -7,16 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
-from .._arrays import as_numbers, bad_row
+from .._arrays import Array, as_numbers, bad_row
 from .._fixed_point import newton
 from ..errors import ConvergenceError, InvalidInputError
 from .operator import EquivalentKernel
 
-Array = NDArray[Any]
 _SMALL = 32  # rows up to which all eigenvalues are computed sooner than the outermost ones
 _DENSE = 1500  # rows up to which all eigenvalues are computed where Lanczos fails; more take minutes
 
@@ -93,8 +91,7 @@ def _outermost(operator: LinearOperator | Array, both: bool = False) -> tuple[Ar
         which: dict[str, Any] = {"k": 2, "which": "BE"} if both else {"k": 1, "which": "LM"}
         try:
             # the error of an eigenvalue is quadratic in ARPACK's residual tolerance
-            pair: tuple[Array, Array] = eigsh(operator, v0=start, tol=1e-5, maxiter=200, **which)
-            return pair
+            return eigsh(operator, v0=start, tol=1e-5, maxiter=200, **which)
         except ArpackError as error:  # what is made of rounding errors has no top that Lanczos could find
             if n > _DENSE:
                 raise ConvergenceError(f"Lanczos did not find the spectral norm: {error}") from None

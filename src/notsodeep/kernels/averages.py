@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import isolation
+from .._arrays import Array
 from ..activations import Activation
 from ..gaussian import hermite_coefficients
 from ..networks import Kernel, Network, check_kernel
@@ -25,8 +26,6 @@ from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps
 from ._limits import LIMITS
 from .pointwise import diagonal, equilibrium, equilibrium_variance, mean_square, pairwise
 from .power import Series
-
-Array = np.ndarray[Any, Any]
 
 _BASIS = tuple((i, j, k) for i in range(2) for j in range(2) for k in range(3))
 _LAST = max(map(sum, _BASIS))  # u v e^2: higher powers of what deviates from the pair vanish

@@ -248,8 +248,7 @@ class _Entries(TensorDomain, LayerMaps):
 
     def settle(self, fixed: FixedPoint, state: KernelState) -> Tensor:
         """Return the squared norms: the variances are known."""
-        squares: Tensor = state.points
-        return squares
+        return state.points
 
     def solve(self, fixed: FixedPoint, cell: Any, points: Tensor, state: KernelState) -> Tensor:
         sign = self.series.cap.domain.sign

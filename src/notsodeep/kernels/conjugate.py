@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._arrays import Array
 from .._caches import cached
 from .._fixed_point import unbracketed
 from ..activations import Activation
@@ -25,7 +26,6 @@ from ..networks import DEQ, Kernel, Network
 from ..networks.nodes import Domain, FixedPoint, KernelState, LayerMaps, Squares, equation, kernels_in
 from ._limits import LIMITS
 
-Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
 
 

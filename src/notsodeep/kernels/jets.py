@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from .._arguments import isolation
+from .._arrays import Array
 from .._caches import cached
 from ..activations import Activation, Affine
 from ..errors import ConvergenceError, InvalidInputError
@@ -24,8 +24,6 @@ from ..gaussian import coefficients_at, portions
 from ..networks import DEQ, KERNELS, Kernel, Network, check_kernels, check_unbiased
 from ..networks.nodes import Cell, Domain, FixedPoint, KernelState, LayerMaps, explicit, kernels_in
 from .power import Products, Series
-
-Array = NDArray[Any]
 
 DEGREE = 3
 TERMS = 2 * DEGREE  # Hermite coefficients a_0 ... a_5 decide a jet of degree 3

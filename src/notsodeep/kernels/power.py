@@ -7,9 +7,9 @@ import math
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from .._arrays import Array
+
 Basis = tuple[tuple[int, ...], ...]
 """The exponents of monomials, the constant first."""
 

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from .._arguments import isolated_settings, positive_int
+from .._arrays import Array
 from .._fixed_point import unbracketed
 from ..activations import Activation
 from ..activations.forms import arc_profile
@@ -25,7 +26,6 @@ from ..networks.nodes import Divided, Domain, FixedPoint, KernelState, LayerMaps
 from ._limits import LIMITS
 from .pointwise import diagonal, equilibrium_variance, largest_rounded, mean_square, pairwise
 
-Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
 
 

@@ -215,8 +215,7 @@ class Table:
         with _lock:
             if key not in self._found:
                 self._found[key] = compute()
-            found: R = self._found[key]
-            return found
+            return self._found[key]
 
     def slope_level(self, kernel: Kernel, smooth: bool) -> Level:
         """The factors of a kernel's derivative in the angle variable, which is r itself where that is ``smooth``."""

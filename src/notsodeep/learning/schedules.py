@@ -50,8 +50,7 @@ def _ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Scor
 
 def _squares(means: Array, covariances: Array, targets: Array) -> Array:
     """Return the squared error of a point left out, mean over outputs, (N, K)."""
-    squares: Array = ((targets - means) ** 2 + np.einsum("nboo->nbo", covariances)).mean(-1)
-    return squares
+    return ((targets - means) ** 2 + np.einsum("nboo->nbo", covariances)).mean(-1)
 
 
 def flow_scores(problem: LinearProblem, times: Array, targets: Array) -> Scores:

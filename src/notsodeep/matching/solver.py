@@ -9,20 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .._arrays import Array
 from ..activations import Activation
 from ..errors import InfeasibleMatchError
 from ..kernels.jets import KernelJet, LayerJet, explicit_jets
 from ..networks import ENN
 from ._limits import LIMITS
 from .target import Target
-
-Array = NDArray[Any]
-
 
 # ---- what a family answers -----------------------------------------------------------------------------------
 
@@ -176,8 +173,7 @@ def _polish(target: Target, design: Design, z: Array) -> tuple[Array, _Local]:
 
 def _back(here: _Local) -> Array:
     """The smallest step that meets the equations to first order is minus this."""
-    found: Array = np.linalg.lstsq(here.equations_by, here.equations, rcond=1e-12)[0]
-    return found
+    return np.linalg.lstsq(here.equations_by, here.equations, rcond=1e-12)[0]
 
 
 def _linearise(target: Target, design: Design, z: Array) -> _Local:

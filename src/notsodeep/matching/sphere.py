@@ -8,13 +8,13 @@ DEQ's kernel, for every n and every dimension, centred or not. What a truncation
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from .._arguments import checked, positive_int
+from .._arrays import Array
 from ..activations import Hermite, Quadratic
 from ..activations.panels import hermite_table
 from ..errors import InfeasibleMatchError
@@ -24,8 +24,6 @@ from ..kernels.pointwise import equilibrium_variance
 from ..networks import DEQ, ENN, Kernel, check_kernel
 from .certificates import TwinCertificate
 from .twin import Twin
-
-Array = NDArray[Any]
 
 
 @checked

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .._arrays import Array
 from ..equivalents import Coefficients, coefficients
 from ..errors import ContractionError, InvalidInputError
 from ..kernels.jets import DEGREE, MONOMIALS, KernelJet, index, layer_of, network_jets
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ, ENN, SCALES, Kernel, is_tangent
 from ._limits import LIMITS
-
-Array = NDArray[Any]
 
 FOUR = (index(0, 0, 1), index(1, 1, 0), index(0, 0, 2))  # c1 tau0^2, c2 tau0^4, c3 tau0^4 within a jet
 _BEYOND = [i for i, m in enumerate(MONOMIALS) if sum(m) > 0 and i not in FOUR]

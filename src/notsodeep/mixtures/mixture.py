@@ -12,11 +12,10 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from .._arguments import checked
-from .._arrays import as_labels, as_numbers, as_rows
+from .._arrays import Array, as_labels, as_numbers, as_rows
 from .._words import as_html
 from ..errors import InvalidInputError
 
-Array = NDArray[np.float64]
 _MOST = 2**53  # beyond it whole numbers are rounded in float64
 
 

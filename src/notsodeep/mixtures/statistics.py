@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .._arguments import checked
-from .._arrays import as_labels, as_rows, squared_norms
+from .._arrays import Array, as_labels, as_rows, squared_norms
 from ..errors import InvalidInputError
 from .mixture import GaussianMixture
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

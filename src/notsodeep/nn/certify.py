@@ -19,16 +19,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaln, logsumexp, xlog1py, xlogy
 from scipy.stats import beta, binom
 
 from .._arguments import check_settings, finite, positive_int
+from .._arrays import Array
 from ..errors import CertificationError, InvalidInputError
 from .model import LIMITS
 from .teacher import Agreement
 
-Array = NDArray[Any]
 _MOST_ROWS = 10**12  # that a certificate may speak of
 _PROMISES = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)  # of the curve of a certificate
 _CHANCE = 1e-5  # with which the share of fall-through of the measured rows may lie outside its interval

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
 from .._arguments import checked, positive_int
+from .._arrays import Array
 from ..errors import InvalidInputError
 from ..kernels import kernels_of
 from ..learning import LearningCurve, LearningEstimate
@@ -17,7 +17,6 @@ from ..matching import Twin
 from ..nn import Certificate, LazyReport, Replacement
 from .spectrum import Display, label_decades
 
-Array = NDArray[Any]
 Quantity = Literal["accuracy", "mse"]
 AXES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
 

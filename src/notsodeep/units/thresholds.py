@@ -20,14 +20,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import ndtr, owens_t
 from torch import Tensor
 
+from .._arrays import Array
 from ..errors import ActivationError
 from .norm_units import NormUnits, row_norms
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, repr=False)

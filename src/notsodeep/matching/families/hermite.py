@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..._arrays import Array
 from ...activations import Activation, Hermite, Quadratic
 from ...gaussian import hermite_coefficients
 from ...kernels.jets import DEGREE, LayerJet, hermite_layer, implicit_covariance, index
@@ -22,8 +21,6 @@ from ...networks import ENN
 from .._limits import LIMITS
 from ..solver import Draft, Refusal, Solved, best_of, jet_of, solve
 from ..target import Target
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

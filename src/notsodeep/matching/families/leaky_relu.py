@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
+from ..._arrays import Array
 from ...activations import Activation, LeakyReLU
 from ...kernels.jets import TERMS, LayerJet, layer_of
 from ...networks import ENN
@@ -22,8 +21,6 @@ from .._limits import LIMITS
 from ..solver import Draft, Refusal, best_of, solve
 from ..target import Target, make_target
 from .odd import linear_layer
-
-Array = NDArray[Any]
 
 F = 1.0 / (math.pi - 2.0)
 

@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import erf, erfc
 
+from ..._arrays import Array
 from ...activations import HardTanh, Linear
 from ...kernels.jets import TERMS, explicit_jets, layers_of
 from ...networks import ENN
 from .._limits import LIMITS
 from ..solver import Draft, Refusal
 from ..target import Target
-
-Array = NDArray[Any]
 
 
 def hard_tanh(target: Target) -> Draft | Refusal:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..._arrays import Array
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ..._progress import track
@@ -24,7 +25,6 @@ from ...kernels.series import norm_series, on_circle, series_radius
 from ...networks import Kernel, Network
 from .._limits import LIMITS
 
-Array = NDArray[np.float64]
 _HALF_WAY = "between the norms that were computed, interpolation is at most twice as far off as half way"
 _ENDED = "series at complex norms have ended where twelve terms in a row are a millionth of the sum"
 NOISE = 1e-15  # directions below this share of the largest are rounding
