@@ -43,12 +43,10 @@ def checked(function: Callable[P, R], *, isolated: bool = False) -> Callable[P, 
     refusal = ActivationError if ".activations" in function.__module__ else InvalidInputError
     order = function.__code__.co_varnames[: function.__code__.co_argcount]
     unpacks = any(str(note).startswith("Unpack[") for note in function.__annotations__.values())
-    kinds: dict[str, tuple[Kind, ...]] = {}
 
     @functools.wraps(function)
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not kinds:  # annotations are read at the first call, when every module is there
-            kinds.update(_parameter_kinds(function))
+        kinds = _parameter_kinds(function)
         if unpacks:
             _refuse_unknown("arguments", kwargs, kinds)
         plain = [_plain(name, value, kinds.get(name, ()), refusal) for name, value in zip(order, args, strict=False)]
@@ -237,6 +235,7 @@ _WORDS: dict[Any, str] = {Callable: "a function", Mapping: "a dictionary", Seque
 _MADE_BY = {"MixtureStatistics": " (MixtureStatistics.estimate(X, y) makes them)"}  # data are the usual mistake
 
 
+@functools.cache  # annotations are read at the first call, when every module is there
 def _parameter_kinds(function: Callable[..., Any]) -> dict[str, tuple[Kind, ...]]:
     """Return what each parameter may be, read from the annotations; an empty tuple stands for anything."""
     notes, names = dict(function.__annotations__), function.__globals__

@@ -58,13 +58,16 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         rows = self._rows(X, first=True)
         weights = _weights(sample_weight, rows)
         total = float(weights.sum())
-        # sums in chunks: no second copy of the data
-        parts = list(zip(rows.split(4096), weights.split(4096), strict=True))
+        # sums in chunks: no second copy of the data, and what is read twice is in a cache
+        size = max(1, (1 << 18) // rows.shape[1])
+        parts = list(zip(rows.split(size), weights.split(size), strict=True))
         mean = torch.stack([w @ part.to(w) for part, w in parts]).sum(0) / total
-        unit = max(float((part - mean).abs().max()) for part, _ in parts)  # so that no square over- or underflows
+        ends = torch.stack([end for part, _ in parts for end in torch.aminmax(part - mean)])
+        unit = float(ends.abs().max())  # so that no square over- or underflows
         if not math.isfinite(unit):
             raise InvalidInputError("sums of these numbers are beyond the range of float64; scale the data down")
-        variances = torch.stack([w @ ((part - mean) / (unit or 1.0)) ** 2 for part, w in parts]).sum(0) / total
+        squares = (w @ (part - mean).div_(unit or 1.0).square_() for part, w in parts)
+        variances = torch.stack(list(squares)).sum(0) / total
         varying = variances > (len(rows) * torch.finfo(torch.float64).eps * mean / (unit or 1.0)) ** 2  # not rounding
         if self.scale is not None and not bool(varying.any()):
             raise InvalidInputError(
@@ -82,7 +85,7 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Standardise rows, (n, p); the result has their type and precision."""
         check_is_fitted(self)
         rows = self._rows(X)
-        return like((rows - self._as(self.mean_, rows)) / self._as(self.scale_, rows), X)
+        return like((rows - self._as(self.mean_, rows)).div_(self._as(self.scale_, rows)), X)
 
     def inverse_transform(self, X: Any) -> Any:
         """Return standardised rows, (n, p), to the original coordinates."""

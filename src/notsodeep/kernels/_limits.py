@@ -32,8 +32,8 @@ class Limits:
     open_entries: int = 1 << 18  # entries that wait until they are evaluated one by one
     held_numbers: int = 1 << 22  # numbers in the norm factors of rows that are stored: 32 megabytes
     short_row: float = 1e-6  # shorter rows, beside the longest, are evaluated one by one, without a wider table
-    usual_norms: float = 50.0  # the ratio of norms in a table, if few rows are outside
-    odd_rows: float = 0.02  # how many are few: they have a table of their own
+    # the ratio of norms in a table, if no more than this share of the rows is outside; then where there is no such table
+    usual_norms: tuple[tuple[float, float], ...] = ((50.0, 0.02), (6.0, 0.5))
     linear_product: float = 1024.0  # product of scales beyond which closed forms of linear pieces lose 1e-12
     tiny_variance: float = 1e-290  # smaller variances are their own limit; quotients by this one are still numbers
     hermite_terms: int = 2048  # the longest Hermite series of a pair: longer ones cost more than quadrature

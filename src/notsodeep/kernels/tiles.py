@@ -215,11 +215,14 @@ class Points:
         if given is not None and given.holds(low, high) and all(k in given.kernels for k in self.spec.names):
             self.table = given
         elif self.pairs > self.direct:
-            usual = (low, high) if whole else self._usual(low, high)
-            self.odd, scale = usual != (low, high), self.norm_scale(*usual)
-            if given is not None and not scale.single:
-                scale = rounded_range(network, min(low, given.norms.low), max(high, given.norms.high))
-            self.table = table_for(self.spec, scale, self.pairs, self.x.dtype)
+            for ratio, few in ((math.inf, 0.0),) if whole else LIMITS.usual_norms:
+                usual = self._usual(low, high, ratio, few)
+                self.odd, scale = usual != (low, high), self.norm_scale(*usual)
+                if given is not None and not scale.single:
+                    scale = rounded_range(network, min(low, given.norms.low), max(high, given.norms.high))
+                self.table = table_for(self.spec, scale, self.pairs, self.x.dtype)
+                if self.table is not None:
+                    break
         if self.table is not None:
             # cosines beyond are rounded too much for the angle of a kinked kernel
             known = 1.0 - (5e-4 if single else 1e-6)
@@ -228,15 +231,15 @@ class Points:
             self.short = None if left is None or right is None else (left, right)
         self.odd &= self.short is not None
 
-    def _usual(self, low: float, high: float) -> tuple[float, float]:
+    def _usual(self, low: float, high: float, ratio: float, few: float) -> tuple[float, float]:
         """The range of most norms, if few rows are much longer or shorter: those have a table of their own."""
-        if self.spec.network.homogeneous or high <= LIMITS.usual_norms * low:
+        if self.spec.network.homogeneous or high <= ratio * low:
             return low, high
         norms = torch.cat([self.sx, self.sy]).sqrt()
         middle = float(norms[norms > 0].median())
-        start, end = (middle * LIMITS.usual_norms**power for power in (-0.5, 0.5))
+        start, end = (middle * ratio**power for power in (-0.5, 0.5))
         inside = norms[(norms >= start) & (norms <= end)]
-        if len(inside) < (1.0 - LIMITS.odd_rows) * len(norms):
+        if len(inside) < (1.0 - few) * len(norms):
             return low, high
         return float(inside.min()), float(inside.max())
 
