@@ -40,8 +40,7 @@ class Refusal:
 
     why: str
     advice: str = "Use family='auto'"
-    residual: float | None = None
-    """The best relative residual that was found."""
+    residual: float | None = None  # the best relative residual that was found
 
     def error(self) -> InfeasibleMatchError:
         return InfeasibleMatchError(f"{self.why}. {self.advice}", residual=self.residual)

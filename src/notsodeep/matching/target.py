@@ -12,7 +12,7 @@ from ..equivalents import Coefficients, coefficients
 from ..errors import ContractionError, InvalidInputError
 from ..kernels.jets import DEGREE, MONOMIALS, KernelJet, index, layer_of, network_jets
 from ..mixtures import MixtureStatistics
-from ..networks import DEQ, ENN, SCALES, Kernel, is_tangent
+from ..networks import DEQ, ENN, Kernel, check_tau0, is_tangent
 from ._limits import LIMITS
 
 FOUR = (index(0, 0, 1), index(1, 1, 0), index(0, 0, 2))  # c1 tau0^2, c2 tau0^4, c3 tau0^4 within a jet
@@ -133,12 +133,7 @@ class Target:
 
 def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel) -> Target:
     """Validate the request and compute what has to be matched."""
-    tau0 = float(statistics.tau0 if isinstance(statistics, MixtureStatistics) else statistics)
-    if not SCALES[0] <= tau0 <= SCALES[1]:
-        raise InvalidInputError(
-            f"match takes MixtureStatistics or a positive tau0 from {SCALES[0]:.0e} to {SCALES[1]:.0e}, got tau0 = "
-            f"{tau0!r}; scale the inputs, for example by nsd.standardise"
-        )
+    tau0 = check_tau0(statistics.tau0 if isinstance(statistics, MixtureStatistics) else statistics)
     deq.check_driven()
     _check_equations(deq, tau0)
     centred = deq.centred(tau0)

@@ -4,7 +4,6 @@ from .._words import Kernel as Kernel
 from .._words import Readout as Readout
 from .base import (
     KERNELS,
-    SCALES,
     Dense,
     Specification,
     check_kernel,
@@ -24,7 +23,6 @@ __all__ = [
     "DEQ",
     "ENN",
     "KERNELS",
-    "SCALES",
     "ConvDEQ",
     "ConvENN",
     "Convolutional",

@@ -16,7 +16,6 @@ from .nodes import Node, is_tangent
 
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
-SCALES = (1e-30, 1e30)  # between these, fourth powers of tau0 and their inverses are numbers
 
 
 class Specification:
@@ -178,9 +177,11 @@ def check_kernels(network: Any, kernels: Any) -> tuple[Kernel, ...]:
 
 def check_tau0(tau0: Any) -> float:
     """Return the scale of the inputs as a plain number, or refuse it."""
-    low, high = SCALES
+    low, high = 1e-30, 1e30  # between these, fourth powers of tau0 and their inverses are numbers
     if not (isinstance(tau0, int | float | np.floating) and low <= tau0 <= high):
-        raise InvalidInputError(f"tau0 must be a number from {low:.0e} to {high:.0e}, got {tau0!r}; scale the inputs")
+        raise InvalidInputError(
+            f"tau0 must be a number from {low:.0e} to {high:.0e}, got {tau0!r}; scale the inputs by nsd.standardise"
+        )
     return float(tau0)
 
 

@@ -54,8 +54,6 @@ def source_of(data: GaussianMixture | MixtureStatistics, n: int | None) -> Sourc
     """Read a mixture, or the statistics of data, for n points."""
     if isinstance(data, MixtureStatistics):
         return _from_statistics(data, None if n is None else positive_int("n", n))
-    if not isinstance(data, GaussianMixture):
-        raise InvalidInputError(f"expected a GaussianMixture or MixtureStatistics, got {type(data).__name__}")
     if n is None:
         raise InvalidInputError("the number of points matters: give n")
     return _from_mixture(data, data.counts(positive_int("n", n)))

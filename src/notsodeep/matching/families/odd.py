@@ -119,8 +119,7 @@ class _Layers:
 
     scale: Array
     gain: Array
-    line: Array
-    """The linear term."""
+    line: Array  # the linear term
     rates: Array | None
     costs: Array
     """The cost of the next orders; of designs that are equally good the one whose terms do not cancel is cheaper."""

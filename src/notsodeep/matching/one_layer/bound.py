@@ -29,8 +29,7 @@ class LayerDesign:
 
     layer: NormUnits
     proof: Supremum
-    rows: tuple[Tried, ...]
-    """The last one is the layer's own."""
+    rows: tuple[Tried, ...]  # the last one is the layer's own
     reason: str
     rates: tuple[float, ...] | None = None
     """Learning rates of the hidden weights and of the readout; ``None`` where all are 1."""

@@ -54,16 +54,11 @@ class _Far:
     """What is known of an activation far out, where it is two straight lines."""
 
     lipschitz: float
-    curvature: float
-    """sup |phi''|"""
-    radial: float
-    """sup |x phi'(x) - phi(x)|, which bounds a bounded activation, too: (phi / x)' = (x phi' - phi) / x^2."""
-    slope: float
-    """The root of E[phi'^2] at infinite scale."""
-    rest: float
-    """sup_tau tau E[(phi' - slope at infinity)^2]"""
-    step: float
-    """Of a bounded activation, sup_tau tau E[(phi - step)^2]; infinite for others."""
+    curvature: float  # sup |phi''|
+    radial: float  # sup |x phi'(x) - phi(x)|, which bounds a bounded activation, too: (phi / x)' = (x phi' - phi) / x^2
+    slope: float  # the root of E[phi'^2] at infinite scale
+    rest: float  # sup_tau tau E[(phi' - slope at infinity)^2]
+    step: float  # of a bounded activation, sup_tau tau E[(phi - step)^2]; infinite for others
 
     @staticmethod
     def of(phi: Activation) -> _Far | None:
@@ -113,22 +108,14 @@ class _Cells:
     """Bounds on every cell of norms: one from zero to the first node, those between nodes, one beyond the last."""
 
     low: ClassVar[float] = 1e-9
-    high: ClassVar[float] = 1e8
-    """The outer nodes."""
-    last: ClassVar[float] = 1e9
-    """From here on a bounded activation is a step."""
-    bends: Array
-    """How far U = sigma_a phi / tau and n lie from their linear interpolants: (2, cells)."""
-    most: Array
-    """Suprema of mu = |U| and of |n| without the drive: (2, cells)."""
-    least: Array
-    """The infimum of mu."""
-    slope: Array
-    """The supremum of |phi'|."""
-    moved: Array
-    """How much phi' changes up to the nearer node."""
-    apart: Array
-    """How far the variance may be from the DEQ's, as a share of it."""
+    high: ClassVar[float] = 1e8  # the outer nodes
+    last: ClassVar[float] = 1e9  # from here on a bounded activation is a step
+    bends: Array  # how far U = sigma_a phi / tau and n lie from their linear interpolants: (2, cells)
+    most: Array  # suprema of mu = |U| and of |n| without the drive: (2, cells)
+    least: Array  # the infimum of mu
+    slope: Array  # the supremum of |phi'|
+    moved: Array  # how much phi' changes up to the nearer node
+    apart: Array  # how far the variance may be from the DEQ's, as a share of it
 
     @staticmethod
     def of(deq: DEQ, layer: Feedback, nodes: Array, limits: _Far, fine: int) -> _Cells:
@@ -186,14 +173,10 @@ def _framed(inner: Array, ends: Any) -> Array:
 class _Enclosure:
     """Bounds on the polynomials of the units, from their Taylor expansions at the centres of the cells."""
 
-    tau: Array
-    """Lower and upper bounds of tau: (2, cells)."""
-    rates: Array
-    """Bounds on |n'|, |n''|, |(log tau)'|, |(log tau)''| in the logarithm of the norm: (4, cells)."""
-    turn: Array
-    """How far n turns within a cell."""
-    share: Array
-    """The supremum of |n| without the drive."""
+    tau: Array  # lower and upper bounds of tau: (2, cells)
+    rates: Array  # bounds on |n'|, |n''|, |(log tau)'|, |(log tau)''| in the logarithm of the norm: (4, cells)
+    turn: Array  # how far n turns within a cell
+    share: Array  # the supremum of |n| without the drive
 
     @staticmethod
     def of(layer: Feedback, s: Array) -> _Enclosure:

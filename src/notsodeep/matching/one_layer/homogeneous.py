@@ -38,10 +38,8 @@ class Profile:
     kernel: Kernel
     orders: Array
     diagonal: float
-    beyond: tuple[float, float]
-    """What the even and the odd orders beyond the table sum up to."""
-    aliased: float
-    """Bound on what the Fourier transform mixed into the orders."""
+    beyond: tuple[float, float]  # what the even and the odd orders beyond the table sum up to
+    aliased: float  # bound on what the Fourier transform mixed into the orders
     parity: Parity | None
 
 

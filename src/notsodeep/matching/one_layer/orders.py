@@ -53,17 +53,12 @@ class KernelOrders:
     kernel: Kernel
     low: float
     high: float
-    power: int
-    """1 if the kernel vanishes at the origin: then like the squared norm, so that errors stay relative there."""
+    power: int  # 1 if the kernel vanishes at the origin: then like the squared norm, so that errors stay relative there
     nodes: Array
-    orders: Array
-    """g_k(s_i, s_j) / (s_i s_j)^power: (K, N, N)."""
-    total: Array
-    """k(s_i, s_j, 1) / (s_i s_j)^power, with all orders: (N, N)."""
-    aliased: float
-    """Bound on what the Fourier transform mixed into the orders, relative to the diagonal."""
-    smoothness: Smoothness | None = None
-    """What is known of the kernel at complex norms; ``None`` where nothing is."""
+    orders: Array  # g_k(s_i, s_j) / (s_i s_j)^power: (K, N, N)
+    total: Array  # k(s_i, s_j, 1) / (s_i s_j)^power, with all orders: (N, N)
+    aliased: float  # bound on what the Fourier transform mixed into the orders, relative to the diagonal
+    smoothness: Smoothness | None = None  # what is known of the kernel at complex norms; ``None`` where nothing is
 
     @property
     def degree(self) -> int:

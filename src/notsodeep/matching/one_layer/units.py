@@ -44,10 +44,8 @@ class UnitFit:
     """Coefficients of the functions of a basis, and what they miss."""
 
     basis: Basis
-    values: Array
-    """At the nodes: (size, kinds, nodes)."""
-    missed: float
-    """sum_k E_k (2 C_k + E_k) at the nodes: the first-order size of the kernel's error."""
+    values: Array  # at the nodes: (size, kinds, nodes)
+    missed: float  # sum_k E_k (2 C_k + E_k) at the nodes: the first-order size of the kernel's error
     allowed: Allowance = NOTHING
 
     @property
