@@ -65,8 +65,8 @@ def test_large_scales_against_arcsine_kernels(sx, sy, rho):
 
 @pytest.mark.parametrize("phi", SETTLED, ids=repr)
 def test_both_rules_agree_at_a_scale_that_both_can_do(phi):
-    """Quadrature against long series, or the closed form of linear pieces."""
-    scale = (33.0 if phi.piecewise_linear else 0.5) * phi.tails().reach
+    """Quadrature against long series, or the closed form of lines and parabolas."""
+    scale = (33.0 if phi.piecewise_linear else 12.0 if phi.breaks else 0.5) * phi.tails().reach
     rho = torch.tensor([0.2, 0.95, 0.9999, 1.0, -0.97, -1.0], dtype=torch.float64)
     qx, qy = torch.full_like(rho, scale**2), torch.full_like(rho, 1.3 * scale**2)
     lam = rho * qx.sqrt() * qy.sqrt()

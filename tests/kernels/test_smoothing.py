@@ -10,6 +10,7 @@ import torch
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.kernels.expectations import Layer
+from notsodeep.kernels.linear import piece_means
 from notsodeep.kernels.smoothing import pair_grid, pair_means
 
 
@@ -119,3 +120,15 @@ def test_near_duplicates_need_no_integrals_entry_by_entry(name, sigma_b2, monkey
     # entry by entry the angle comes from a rounded covariance: 1e-16 of it is this many squared lengths of a feature
     room = tolerance(amplified=max(1.0, sigma_b2 * float(sx.max()) / 1e3))
     assert (np.abs(K[i, j] - exact) / np.sqrt(K[i, i] * K[j, j])).max() < room
+
+
+@pytest.mark.parametrize("name", ["hard_swish", "hard_tanh"])
+def test_lines_and_parabolas_have_closed_forms_at_all_angles(name):
+    phi = nsd.activation(name)
+    tau = torch.tensor([0.0, 0.03, 0.4, 1.0, 2.7, 9.0], dtype=torch.float64)
+    rho = torch.tensor([0.0, 0.3, -0.8, 0.999, 1.0 - 1e-7, 1.0, -1.0 + 1e-5, -1.0], dtype=torch.float64)
+    sx, sy, rho = (part.flatten() for part in torch.meshgrid(tau, tau, rho, indexing="ij"))
+    layer = Layer(phi, sx**2, sy**2)
+    found = piece_means(*layer.pieces, layer.variance_x, layer.variance_y, rho * sx * sy, rho)
+    expected = pair_means(phi, ("value", "slope"), ("value", "slope"), layer.variance_x, layer.variance_y, rho)
+    torch.testing.assert_close(torch.stack(found), expected, rtol=0, atol=tolerance())

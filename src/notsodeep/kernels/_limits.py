@@ -35,6 +35,7 @@ class Limits:
     # the ratio of norms in a table, if no more than this share of the rows is outside; then where there is no such table
     usual_norms: tuple[tuple[float, float], ...] = ((50.0, 0.02), (6.0, 0.5))
     linear_product: float = 1024.0  # product of scales beyond which closed forms of linear pieces lose 1e-12
+    square_product: float = 128.0  # the same for parabolas
     tiny_variance: float = 1e-290  # smaller variances are their own limit; quotients by this one are still numbers
     hermite_terms: int = 2048  # the longest Hermite series of a pair: longer ones cost more than quadrature
     series_terms: int = 1024  # Hermite coefficients that the quadrature still resolves at one scale each

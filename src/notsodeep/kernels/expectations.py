@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from ..activations import Activation
-from ..activations.forms import correlation, upper
+from ..activations.forms import correlation
 from ..gaussian import function_coefficients, hermite_coefficients, means, normal_density
 from ._limits import LIMITS
 from .gradients import first_order
-from .linear import bell, excess, kink_shares
+from .linear import Breaks, bell, piece_means
 from .smoothing import Part, function_of, pair_means, smoothed
 
 
@@ -131,8 +131,9 @@ class Layer:
         if tails is None:
             return torch.zeros_like(self.variance_x, dtype=torch.bool)
         x, y = self.variance_x.sqrt(), self.variance_y.sqrt()
-        if self.phi.piecewise_linear:  # their closed form loses digits as the product of the scales
-            return x * y > LIMITS.linear_product * tails.reach**2
+        if self.pieces is not None:  # their closed form loses digits as the product of the scales
+            product = LIMITS.linear_product if self.phi.piecewise_linear else LIMITS.square_product
+            return x * y > product * tails.reach**2
         return torch.minimum(x, y) > 0.25 * tails.reach
 
     def subset(self, which: Tensor) -> Layer:
@@ -176,8 +177,8 @@ class Layer:
             return _Pair.apply(self, self.qx, self.qy, lam)
         if self.closed is not None:
             return self.closed(self.qx, self.qy, lam)
-        if self.phi.piecewise_linear:
-            return self._linear_pieces(lam)
+        if self.pieces is not None:
+            return self._in_pieces(self.pieces, lam)
         # small variances have short series, and products of variances must be numbers
         if self.mixed is not None and LIMITS.mixed_variance < float(torch.maximum(self.qx, self.qy).max()) < 1e150:
             return self.mixed(self.variance_x, self.variance_y, lam)
@@ -186,7 +187,7 @@ class Layer:
 
     def value(self, lam: Tensor) -> Tensor:
         """E[phi(u) phi(v)]."""
-        if self.tracks(lam) or self.closed is not None or self.phi.piecewise_linear or self.mixed is not None:
+        if self.tracks(lam) or any(form is not None for form in (self.closed, self.pieces, self.mixed)):
             return self.both(lam)[0]
         return self.expectation("value", "value", lam)
 
@@ -199,29 +200,25 @@ class Layer:
         rho = correlation(self.variance_x, self.variance_y, lam)
         return expectations(self, (f,), (g,), rho)[0] + self._masses(f, g, lam)
 
-    # -- piecewise linear functions ------------------------------------------------------------------------
+    # -- lines and parabolas -------------------------------------------------------------------------------
     @functools.cached_property
-    def _linear_means(self) -> tuple[Tensor, Tensor]:
-        """E[phi] and E[phi'] at the distinct variances."""
-        tau, origin = self.places[0].sqrt(), torch.tensor(-1e-300, dtype=torch.float64)
-        mean, slope = (part.expand_as(tau) for part in (self.phi(origin), self.phi.derivative(origin)))
-        for c, bend in zip(self.phi.kinks, self.phi.slope_jumps(), strict=True):  # from zero outwards
-            mean = mean + bend * tau * excess(abs(c) / tau)
-            slope = slope + math.copysign(1.0, c) * bend * upper(abs(c) / tau)
-        return mean, slope
+    def pieces(self) -> tuple[tuple[float, ...], Breaks] | None:
+        """Value, slope and curvature at zero and the breaks of a continuous function of lines and parabolas."""
+        phi, origin = self.phi, torch.tensor(-1e-300, dtype=torch.float64)
+        breaks = phi.breaks
+        if phi.piecewise_linear:
+            breaks = tuple((c, (0.0, jump)) for c, jump in zip(phi.kinks, phi.slope_jumps(), strict=True))
+        if breaks is None or not phi.continuous or any(len(jumps) > 3 for _, jumps in breaks):
+            return None
+        return tuple(float(f(origin)) for f in (phi, phi.derivative, phi.second_derivative)), breaks
 
-    def _linear_pieces(self, lam: Tensor) -> tuple[Tensor, Tensor]:
-        """Values at lam = 0 plus the share of the kinks (Price's theorem)."""
-        (_, ix, iy), (mean, slope), large = self.places, self._linear_means, self.large
-        rho = correlation(self.variance_x, self.variance_y, lam)
-        bends = self.phi.kinks, self.phi.slope_jumps()
-        value, steep = kink_shares(*bends, self.variance_x, self.variance_y, rho)
-        product = slope[ix] * slope[iy]
-        value, steep = mean[ix] * mean[iy] + lam * product + value, product + steep
+    def _in_pieces(self, pieces: tuple[tuple[float, ...], Breaks], lam: Tensor) -> tuple[Tensor, Tensor]:
+        large, rho = self.large, correlation(self.variance_x, self.variance_y, lam)
+        value, slope = piece_means(*pieces, self.variance_x, self.variance_y, lam, rho)
         if bool(large.any()):
             part, far = self.subset(large), rho[large]
-            value[large], steep[large] = pair_means(self.phi, _BOTH, _BOTH, part.variance_x, part.variance_y, far)
-        return value, steep
+            value[large], slope[large] = pair_means(self.phi, _BOTH, _BOTH, part.variance_x, part.variance_y, far)
+        return value, slope
 
     # -- point masses of derivatives -----------------------------------------------------------------------
     def _masses(self, f: Part, g: Part, lam: Tensor) -> Tensor:

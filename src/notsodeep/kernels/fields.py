@@ -21,6 +21,7 @@ from ..activations.panels import panel_nodes
 from ..gaussian import hermite_coefficients
 from ._limits import LIMITS
 from .expectations import Layer
+from .pointwise import mean_square
 from .smoothing import pair_grid
 from .table import Level, NormScale
 
@@ -56,10 +57,11 @@ class FieldMaps:
 
 
 class EntryMaps(FieldMaps):
-    """The exact layer in the place of a closed form, whatever the activation: in double precision on the CPU."""
+    """The exact layer of any activation, entry by entry: in double precision on the CPU."""
 
     def __init__(self, phi: Activation) -> None:
         self.phi = phi
+        self.closed = Layer(phi, *torch.ones(2, 1, dtype=torch.float64)).pieces is not None
 
     def pair(self, qx: Tensor, qy: Tensor) -> Callable[[Tensor], Both]:
         shape = (*qx.shape, qy.shape[-1])
@@ -73,7 +75,11 @@ class EntryMaps(FieldMaps):
         return both
 
     def own(self, q: Tensor) -> Both:
-        return self.one_by_one(q, q)(q)
+        if self.closed:
+            return self.one_by_one(q, q)(q)
+        flat = q.double().cpu().ravel()
+        value, slope = (mean_square(self.phi, part, flat).view(q.shape).to(q) for part in ("value", "slope"))
+        return value, slope
 
 
 class TableMaps(FieldMaps):
