@@ -30,7 +30,7 @@ def fused(network, X, Y):
     symmetric = Y == X
     left, right = Images.of(network, x) * 2 if symmetric else Images.of(network, x, y)
     found = {kernel: torch.full((X, Y), torch.nan, device=device) for kernel in KERNELS}
-    assert _run_fused(field_kernel, left, right, found, network.activations[0].two_slopes, 16, symmetric)
+    assert _run_fused(field_kernel, left, right, found, network.activations[0].two_slopes, symmetric)
     exact = nsd.kernels_of(network, x.double(), None if symmetric else y.double(), kernels=KERNELS, check=False)
     return found, exact
 

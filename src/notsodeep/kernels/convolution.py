@@ -381,19 +381,18 @@ def _tolerance(field: Tensor) -> float:
 
 
 def _fill_fused(left: Images, right: Images, target: Mapping[Kernel, Tensor], symmetric: bool) -> bool:
-    """Fill the matrices by one Triton program per few pairs: ReLU-like DEQs in single precision on CUDA."""
+    """Fill the matrices by one Triton program per pair: ReLU-like DEQs in single precision on CUDA."""
     network, slopes = left.network, left.network.activations[0].two_slopes
-    side = 1 << max(4, (max(network.image[1:]) - 1).bit_length())
     matrices = (left.pixels[0], *target.values())
     single = all(t.is_cuda and t.dtype == torch.float32 and t.stride(1) == 1 for t in matrices)
-    if slopes is None or not single or side > 64 or not network.implicit:
+    if slopes is None or not single or max(network.image[1:]) > 64 or not network.implicit:
         return False
     device = importlib.import_module(f"{__package__}.device")
     program = device.program("triton_field", "field_kernel")
     if program is None:
         warn("Triton is missing or does not run, convolutional kernels are computed by plain torch")
         return False
-    return device.attempt(lambda: _run_fused(program, left, right, target, slopes, side, symmetric)) is not None
+    return device.attempt(lambda: _run_fused(program, left, right, target, slopes, symmetric)) is not None
 
 
 def _run_fused(
@@ -402,52 +401,46 @@ def _run_fused(
     right: Images,
     target: Mapping[Kernel, Tensor],
     slopes: tuple[float, float],
-    side: int,
     symmetric: bool,
 ) -> bool:
     (a, b), network = slopes, left.network
     ((sigma_a2, sigma_b2, sigma_c2),), (channels, height, width) = network.variances, network.image
-    steep = 0.5 * (a * a + b * b)
+    steep, window = 0.5 * (a * a + b * b), network.filter**2
     high = max(sigma_a2 * steep, 1e-6)  # a step of plain iteration leaves at most this share of the error
     if a * b >= 0.0 and high < 0.98:
         plan = SemiIteration.of(high, 3e-7)
     else:  # negative slopes, of which no spectrum is known
         plan = SemiIteration(1.0, 0.0, math.ceil(math.log(1e-7) / math.log(min(high, 0.99))))
-    places = torch.arange(side, device=left.pixels.device)
-    near = (places[:, None] - places).abs() <= network.filter // 2
-    across, down = ((near & (places < size) & (places[:, None] < size)).float() for size in (width, height))
+    rows_there, lanes = (1 << max(least, (size - 1).bit_length()) for least, size in ((0, height), (5, width)))
     shifts = network.averages.shifts
-    moves = torch.tensor(list(shifts), dtype=torch.int32, device=places.device)
-    weights = torch.tensor(list(shifts.values()), dtype=torch.float32, device=places.device)
+    moves = torch.tensor(list(shifts), dtype=torch.int32, device=left.pixels.device)
+    weights = torch.tensor(list(shifts.values()), dtype=torch.float32, device=left.pixels.device)
     band = 4096  # rows at once: a grid has at most 65,535 of them, and a band wastes little below the diagonal
     unasked = left.pixels.new_empty(min(band, len(left)), len(right) if len(target) < 3 else 1)
     for start in range(0, len(left), band):
         rows, first = slice(start, start + band), start if symmetric else 0
         outs = [target[k][rows, first:] if k in target else unasked for k in ("ck", "ntk", "ntk_frozen")]
         x, y = left[rows], right[first:]
-        program[(-(-len(y) // 2), len(x))](
+        program[(len(y), len(x))](
             *(images.pixels.permute(1, 2, 0).contiguous() for images in (x, y)),
             *(images.layers[0].variances.T.sqrt().contiguous() for images in (x, y)),
             *outs,
-            across,
-            down,
             moves,
             weights,
             len(shifts),
-            len(y),
             *(out.stride(0) for out in outs),
-            *(sigma_a2, sigma_b2, sigma_c2, 1.0 / network.filter**2),
+            *(sigma_a2 / window, sigma_b2 / window, sigma_c2),
             *((a - b) ** 2 / (2.0 * math.pi), a * b, steep),
             *plan,
             CHANNELS=channels,
             HEIGHT=height,
             WIDTH=width,
-            SIDE=side,
-            PAIRS=2,
+            ROWS=rows_there,
+            LANES=lanes,
+            REACH=network.filter // 2,
             SYMMETRIC=symmetric,
             TANGENT=any(is_tangent(kernel) for kernel in target),
-            POOLED=len(shifts) > 1,
-            num_warps=4,
+            num_warps=max(1, rows_there * lanes // 1024),
         )
         if symmetric:  # the part of the band on the diagonal, and what lies to its right
             for out in target.values():
