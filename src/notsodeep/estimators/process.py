@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -42,6 +44,14 @@ from .specification import (
 )
 from .standardise import Scale, Standardiser
 
+ROWS_AND_TRIES = ((40, 10), (300, 5), (1000, 5))  # of the search: of slow kernels the first alone
+EXACT_ROWS = 100  # up to which a backward pass through all pairs takes less time than tables
+STEP = 1e-4  # of forward differences, which have an error of this size
+
+
+class _Spent(Exception):
+    """So many kernels were tried as were to be."""
+
 
 @dataclass(eq=False, repr=False)
 class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -76,9 +86,9 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     Notes
     -----
     Amplitude and noise are the best ones for every kernel, from its eigenvalues. The variances are improved by L-BFGS-B
-    on their logarithms, inside bounds in which a kernel is quick to compute. This takes about 50 kernels of at most 300
-    rows, drawn at random (40 for hard_tanh, ELU and others with kinks and no closed form); five steps on at most 1,000
-    rows follow where there are more.
+    on their logarithms, inside bounds in which a kernel is quick to compute: ten steps on at most 40 rows, drawn at
+    random, with gradients by a backward pass, then five on at most 300 and five on at most 1,000 rows (none for
+    hard_tanh, ELU and others with kinks and no closed form).
 
     Examples
     --------
@@ -161,29 +171,51 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         order = np.random.default_rng(0).permutation(len(self._X))
         draws = [np.random.default_rng(i + 1).uniform(low, high) for i in range(self.restarts if moved else 0)]
         starts = [np.clip(np.log([self.parameters_[name] for name in moved]), low, high), *draws]
-        step = 1e-4  # of forward differences, which have an error of this size
-        steps = track(itertools.count(), 15, "hyper-parameters")
-        few = 40 if self._slow else 300
-        for rows, tries in [(order[:few], 10), (order[:1000], 5)][: 1 + (len(order) > few and not self._slow)]:
-            X, Y = self._X[rows], self._Y[rows]
+        stages = list(ROWS_AND_TRIES if moved else ROWS_AND_TRIES[-1:])
+        while len(stages) > 1 and (len(order) <= stages[-2][0] or self._slow):
+            stages.pop()
+        steps = track(itertools.count(), 5 + sum(tries for _, tries in stages), "hyper-parameters")
+        for rows, tries in stages:
+            evidence = functools.partial(self._profile, moved, order[:rows], steps)
+            at = max(starts, key=lambda at: evidence(at)[0]) if len(starts) > 1 else starts[0]
+            tried: list[tuple[float, Array]] = []
 
-            def found(at: Array, gradient: bool = False, X: Tensor = X, Y: Tensor = Y) -> Any:
-                next(steps)
-                near = np.vstack([at, at + step * np.eye(len(at))])
-                named = [self.parameters_ | dict(zip(moved, np.exp(t).tolist(), strict=True)) for t in near]
-                matrices = [self._kernel_of(values)(X) for values in named[: None if gradient else 1]]
-                return profile(matrices, Y, named[0], self.names_, step)
+            def loss(at: Array, evidence: Any = evidence, tries: int = tries, tried: Any = tried) -> Any:
+                if len(tried) == tries:  # scipy counts between its line searches only
+                    raise _Spent
+                value, slopes, _ = evidence(at, slopes=True)
+                tried.append((value, at.copy()))
+                return -value, -slopes
 
-            def loss(at: Array, found: Any = found) -> tuple[float, Array]:
-                value, gradient, _ = found(at, gradient=True)
-                return -value, -gradient
-
-            at = max(starts, key=lambda at: found(at)[0]) if len(starts) > 1 else starts[0]
             if moved:
-                options, bounds = {"maxfun": tries, "ftol": 1e-3}, np.transpose([low, high])
-                at = scipy.optimize.minimize(loss, at, jac=True, bounds=bounds, method="L-BFGS-B", options=options).x
+                options: Any = {"jac": True, "bounds": np.transpose([low, high]), "method": "L-BFGS-B"}
+                with contextlib.suppress(_Spent):
+                    scipy.optimize.minimize(loss, at, options={"ftol": 1e-3}, **options)
+                at = max(tried, key=lambda one: one[0])[1]
             starts = [at]
-        self.parameters_ = found(at)[2]
+        self.parameters_ = evidence(at)[2]
+
+    def _profile(
+        self, moved: Sequence[str], rows: Any, steps: Any, at: Array, slopes: bool = False
+    ) -> tuple[float, Array, dict[str, float]]:
+        """Return the evidence of some rows at logarithms of the moved variances, maximal over amplitude and noise.
+
+        Its slopes come from one backward pass where pairs of rows are few, else from differences of kernels, which
+        have tables.
+        """
+        next(steps)
+        X, Y = self._X[rows], self._Y[rows]
+        values = self.parameters_ | dict(zip(moved, np.exp(at).tolist(), strict=True))
+        exact = bool(moved) and len(X) <= EXACT_ROWS
+        logs, K = self._recorded(values, moved, X) if exact else ({}, self._kernel_of(values)(X))
+        value, best, S = profile(K.detach(), Y, values, self.names_)
+        found = []
+        if slopes and exact:
+            found = list(torch.autograd.grad((S * K).sum(), list(logs.values())))
+        elif slopes:
+            near = (values | {name: values[name] * math.exp(STEP)} for name in moved)
+            found = [(S * (self._kernel_of(other)(X) - K)).sum() / STEP for other in near]
+        return value, np.array([float(slope) for slope in found]), best
 
     @property
     def _slow(self) -> bool:
@@ -243,20 +275,24 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
         d/dv = 1/2 <S, dC/dv> with S = sum_j a_j a_j' - k C^(-1), a_j = C^(-1) y_j.
         """
-        logs = {name: torch.tensor(math.log(values[name]), dtype=torch.float64) for name in self.names_}
-        for log in logs.values():
-            log.requires_grad_()
-        at: dict[str, Any] = values | {name: log.exp() for name, log in logs.items()}
-        if set(VARIANCES) & set(logs):
-            deq = deq_of(self.activation, {name: at.get(name) for name in VARIANCES})
-            K = kernels_of(deq, self._X, kernels=(self.kernel,), check=False)[self.kernel]
-        else:
-            K = self._kernel_of(values)(self._X)
+        logs, K = self._recorded(values, self.names_, self._X)
+        at = values | {name: log.exp() for name, log in logs.items()}
         C = at["amplitude"] * K + at["noise"] * torch.eye(len(K)).to(K)
         found = self._evidence(values)
         S = found.solution @ found.solution.T - self._Y.shape[1] * found.factor.inverse()
         gradient = torch.autograd.grad(0.5 * (S * C).sum(), list(logs.values()))
         return found.value, np.array([float(slope) for slope in gradient])
+
+    def _recorded(self, values: dict[str, float], names: Sequence[str], X: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Return logarithms of named hyper-parameters that record, and the kernel as a function of them."""
+        logs = {name: torch.tensor(math.log(values[name]), dtype=torch.float64) for name in names}
+        for log in logs.values():
+            log.requires_grad_()
+        if not set(VARIANCES) & set(logs):
+            return logs, self._kernel_of(values)(X)
+        at: dict[str, Any] = values | {name: log.exp() for name, log in logs.items()}
+        deq = deq_of(self.activation, {name: at.get(name) for name in VARIANCES})
+        return logs, kernels_of(deq, X, kernels=(self.kernel,), check=False)[self.kernel]
 
     def _kernel_of(self, values: dict[str, float]) -> NetworkKernel:
         if self.network is not None:
@@ -340,15 +376,14 @@ def evidence(K: Tensor, Y: Tensor, amplitude: float, noise: float) -> Evidence:
 
 
 def profile(
-    matrices: Sequence[Tensor], Y: Tensor, values: dict[str, float], names: Sequence[str], step: float
-) -> tuple[float, Array, dict[str, float]]:
-    """Return the largest evidence of the first matrix over amplitude and noise, its slopes, and where it is.
+    K: Tensor, Y: Tensor, values: dict[str, float], names: Sequence[str]
+) -> tuple[float, dict[str, float], Tensor]:
+    """Return the largest evidence over amplitude and noise, where it is, and its derivative by the entries of K.
 
     With the eigenvalues w and eigenvectors V of K, d = amplitude w + noise and r = V'Y, the evidence is
-    -1/2 sum_i (r_i^2 / d_i + k log d_i) - n k/2 log(2 pi). Other matrices are one ``step`` from K; the slope towards
-    them is 1/2 <S, dC>, as amplitude and noise are at their maximum.
+    -1/2 sum_i (r_i^2 / d_i + k log d_i) - n k/2 log(2 pi). Amplitude and noise are at their maximum, so that the
+    derivative is amplitude/2 (sum_j a_j a_j' - k C^(-1)) with a_j = C^(-1) y_j.
     """
-    K, *others = matrices
     n, k = Y.shape
     w, V = torch.linalg.eigh(K)
     w, squares = w.clamp_min(0.0).cpu().numpy(), (V.T @ Y).square().sum(1).cpu().numpy()
@@ -374,6 +409,4 @@ def profile(
     value = -float(loss(theta)[0]) - 0.5 * n * k * math.log(2.0 * math.pi)
     d = torch.from_numpy(best["amplitude"] * w + best["noise"]).to(V)
     a = V @ ((V.T @ Y) / d[:, None])
-    S = a @ a.T - k * (V / d) @ V.T if others else K
-    gradient = [0.5 * best["amplitude"] * float((S * (other - K)).sum()) / step for other in others]
-    return value, np.array(gradient), best
+    return value, best, 0.5 * best["amplitude"] * (a @ a.T - k * (V / d) @ V.T)
