@@ -51,7 +51,8 @@ class Limits:
     conjugate_powers: int = 40  # powers of the relative distance of a variance, in bounds on discs of complex norms
     series_end: float = 1e-6  # share of a sum that the last terms of such a bound may have
     gpu_block: tuple[int, int] = (4096, 8192)  # rows and columns of a product on a GPU: large enough to keep it busy
-    gpu_listed: int = 1 << 21  # entries that a GPU lists for later: 16 megabytes
+    gpu_listed: int = 1 << 16  # entries that a GPU may list for later, or a share of all: one megabyte
+    gpu_numbers: int = 1 << 25  # numbers held at once for single entries: 256 megabytes
 
 
 LIMITS = Limits()

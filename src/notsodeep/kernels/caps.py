@@ -11,7 +11,7 @@ import copy
 import functools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -53,28 +53,12 @@ class Cap:
         """The interval of an angle."""
         return max(0, math.ceil(math.log2(max(angle, 1e-300) / self.first)))
 
-    def kernels(
-        self, names: tuple[Kernel, ...], nx: Tensor, ny: Tensor, angle: Tensor
-    ) -> tuple[Tensor, dict[Kernel, Tensor]]:
-        """Which entries have a series, and their kernels.
-
-        The angle is that between one point and the other, or its opposite.
-        """
+    def intervals(self, angle: Tensor) -> Iterator[tuple[Tensor, dict[Kernel, Level] | None, Tensor]]:
+        """Entries by the interval of their angles: which they are, its series, and twice their variable."""
         interval = torch.ceil(torch.log2((angle / self.first).clamp_min(1.0))).long()
-        known, found = torch.zeros_like(interval, dtype=torch.bool), {name: torch.empty_like(nx) for name in names}
         for one in torch.unique(interval).tolist():
-            levels, which = self.levels(one), (interval == one).nonzero().squeeze(1)
-            known[which] = True
-            given = nx[which], ny[which]
-            if levels is None:
-                known[which] = False if self.layer is None else self.layer.write(found, which, *given, angle[which])
-                continue
-            start, end = self.interval(one)
-            x2 = 2.0 * (2.0 * angle[which] - (start + end)) / (end - start)
-            for name in names:
-                found[name][which] = self.table.at(levels[name], name, *given, x2)
-        where = known.nonzero().squeeze(1)
-        return where, {name: values[where] for name, values in found.items()}
+            which, (start, end) = (interval == one).nonzero().squeeze(1), self.interval(one)
+            yield which, self.levels(one), 2.0 * (2.0 * angle[which] - (start + end)) / (end - start)
 
     @functools.cached_property
     def layer(self) -> LayerSeries | None:
@@ -216,18 +200,19 @@ class LayerSeries:
         roots = torch.stack(OnDiagonal(self.phi).both(self.graded.q)).sqrt()[:, cap.domain.pairs].prod(1)
         self.levels = cap.in_norms(self.graded.series.squeeze(-1).permute(1, 2, 0) / roots[..., None])
 
-    def write(self, out: dict[Kernel, Tensor], which: Tensor, nx: Tensor, ny: Tensor, angle: Tensor) -> Tensor:
-        """Write kernels at norms and angles into these places of ``out``; return which of them are known."""
+    def kernels(
+        self, names: tuple[Kernel, ...], nx: Tensor, ny: Tensor, angle: Tensor
+    ) -> tuple[Tensor, dict[Kernel, Tensor]]:
+        """Which entries the series hold, and their kernels; the angle is that to the nearer end."""
         entries = _Entries(self, torch.stack([nx, ny]), 2.0 * torch.sin(0.5 * angle).square())
         dot = self.cap.domain.sign * nx * ny * torch.cos(angle)
         with torch.no_grad():
             try:
-                found = KernelSpec(self.deq, tuple(out), None).run(entries, torch.stack([nx, ny]) ** 2, dot)
+                found = KernelSpec(self.deq, names, None).run(entries, torch.stack([nx, ny]) ** 2, dot)
             except Unresolved:
-                return torch.zeros_like(which, dtype=torch.bool)
-        for name, values in found.items():
-            out[name][which] = values
-        return entries.known
+                return torch.zeros(0, dtype=torch.long), dict.fromkeys(names, nx[:0])
+        known = entries.known.nonzero().squeeze(1)
+        return known, {name: values[known] for name, values in found.items()}
 
 
 class _Entries(TensorDomain, LayerMaps):
@@ -240,7 +225,8 @@ class _Entries(TensorDomain, LayerMaps):
         both = OnDiagonal(series.phi).both(equilibrium_variance(series.deq, distinct**2))
         self.own = both[0][inverse]
         parts = zip(series.levels, both, strict=True)
-        self.sides = [level.side(powers).mul_(part.sqrt())[:, inverse].unbind(1) for level, part in parts]
+        sides = [(level, level.side(powers).mul_(part.sqrt())[:, inverse]) for level, part in parts]
+        self.coefficients = [level.coefficients(*side.unbind(1)) for level, side in sides]
         self.values, self.known = self.near(apart), apart >= 0.0
 
     def layer(self, phi: Activation, points: Tensor) -> LayerMaps:
@@ -262,8 +248,8 @@ class _Entries(TensorDomain, LayerMaps):
     def near(self, apart: Tensor) -> tuple[Tensor, Tensor]:
         """Return the layer at 1 - |rho|, as far as the series reach."""
         x2 = self.series.graded.variable(apart).clamp_max(2.0)
-        parts = zip(self.series.levels, self.sides, strict=True)
-        value, slope = (level.at(side[0], side[1], x2) for level, side in parts)
+        parts = zip(self.coefficients, self.series.levels, strict=True)
+        value, slope = (series_sum(coefficients, x2, level.parity) for coefficients, level in parts)
         return value, slope
 
 

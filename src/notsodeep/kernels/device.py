@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from subprocess import CalledProcessError
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,10 +66,9 @@ def start_products(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     plain = all(t.is_cuda and t.dtype == points.x.dtype and t.stride(1) == 1 for t in target.values())
     if not plain or program("triton_tile", "tile_kernel") is None:
         return False
-    gram, x = list(target.values())[-1], points.lifted(points.x)
-    y = x if points.symmetric else points.lifted(points.y)
+    gram = list(target.values())[-1]
     for rows, columns in tiles_of(gram.shape, LIMITS.gpu_block, points.symmetric):
-        products(x[rows], y[columns], gram[rows, columns])
+        products(points.x[rows], points.y[columns], gram[rows, columns])
     return True
 
 
@@ -78,29 +77,38 @@ def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     if points.table is None or points.short is not None:
         return False
     table = points.table
-    listed = attempt(lambda: _run(points, table, target))
-    return listed is not None and listed <= LIMITS.gpu_listed
+    return bool(attempt(lambda: _run(points, table, target)))
 
 
-def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> int:
-    """How many entries were listed; they are settled if there is room for all."""
+def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> bool:
+    """Whether there was room for all entries that had to be listed; then they are settled."""
     x = points.x
     listing = points.trusted < 1.0  # else cosines beyond are rounding
-    counts = torch.zeros(1, dtype=torch.int32, device=x.device)
-    listed_entries = torch.empty(2, LIMITS.gpu_listed if listing else 1, dtype=torch.int32, device=x.device)
+    room = max(LIMITS.gpu_listed, int(points.pairs) // LIMITS.panel_share) if listing else 1
+    i, j, lack = (torch.empty(room, dtype=dtype, device=x.device) for dtype in (torch.int32, torch.int32, x.dtype))
+    found = _Listed(i, j, lack, torch.zeros(1, dtype=torch.int64, device=x.device))
     last = list(target)[-1]
     # the list is made once, by the kernel that goes last
     parts = [(target[kernel], _Factors(points, table, kernel, listing and kernel == last)) for kernel in target]
     gram = target[last]
     for rows, columns in tiles_of(gram.shape, LIMITS.gpu_block, points.symmetric):
         for out, factors in parts:
-            factors.launch(gram, out, rows, columns, listed_entries, counts)
-    listed = int(counts) if listing else 0
-    if 0 < listed <= LIMITS.gpu_listed:
-        i, j = listed_entries[:, :listed].long()
-        del listed_entries, parts, factors  # single entries need the room
-        points.write_entries(target, i, j)
-    return listed
+            factors.launch(gram, out, rows, columns, found)
+    listed = int(found.total) if listing else 0
+    if 0 < listed <= room:
+        i, j, lack = (part[:listed].clone() for part in (i, j, lack))
+        del found, parts, factors  # single entries need the room
+        points.write_entries(target, i.long(), j.long(), lack)
+    return listed <= room
+
+
+class _Listed(NamedTuple):
+    """Entries for later: rows, columns, what their cosines lack of +-1, and how many there are."""
+
+    i: Tensor
+    j: Tensor
+    lack: Tensor
+    total: Tensor
 
 
 class _Factors:
@@ -110,7 +118,7 @@ class _Factors:
         x = points.x
         self.points, self.table, self.kernel = points, table, kernel
         self.level = level = table.level(kernel, x.dtype)
-        numbers = level.scale, points.trusted if listing else 2.0, table.reach
+        numbers = level.scale, points.trusted if listing else 2.0, table.reach, *points.lift
         self.numbers = copied(numbers, x.dtype, x.device)
         self.ends = copied((0, *accumulate(level.ranks)), torch.int32, x.device)
         self.left = self.right = self._void = torch.empty(0, 0, dtype=x.dtype, device=x.device)
@@ -131,7 +139,7 @@ class _Factors:
     def _side(self, squares: Tensor) -> Tensor:
         return self.table.side(self.level, self.kernel, squares.sqrt()).to(self.points.x.dtype)
 
-    def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, entries: Tensor, counts: Tensor) -> None:
+    def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, found: _Listed) -> None:
         """One pass over a block of the product."""
         self._sides(rows, columns)
         high, wide, warps, at_once, dot = (_SCALAR if self.table.one_function else _SHAPES)[gram.dtype]
@@ -143,12 +151,12 @@ class _Factors:
             out.stride(0),
             self.points.wx,
             self.points.wy,
+            *self.points.shares,
             self.left,
             self.right,
             self.ends,
             self.numbers,
-            entries,
-            counts,
+            *found,
             rows.start,
             columns.start,
             a,
@@ -156,7 +164,7 @@ class _Factors:
             self.left.stride(0),
             self.right.stride(0),
             len(self.level.ranks),
-            LIMITS.gpu_listed,
+            len(found.lack),
             SYMMETRIC=self.points.symmetric,
             WARPED=self.level.warped,
             PARITY={None: 0, "odd": 1, "even": 2}[self.level.parity],

@@ -92,11 +92,11 @@ class _SlopePoints(Points):
             slope = self.series(table, level, kernel, rows, columns, x2, workspace, in_norm=True)
         yield "square", slope.sub_(inner.mul_(r).mul_(self.sy[columns].sqrt())).mul_(0.5 * short)
 
-    def entries(self, i: Tensor, j: Tensor, lack: Tensor | None) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
+    def entries(self, i: Tensor, j: Tensor, lack: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
         """Single entries, by the exact derivatives of the recursion."""
         (kernel,) = self.spec.names
         with torch.enable_grad():
-            square, dot = (v.detach().cpu().requires_grad_() for v in (self.sx[i], self.dots(i, j)))
+            square, dot = (v.detach().cpu().requires_grad_() for v in (self.sx[i], self.dots(i, j, lack)))
             value = self.spec.pairwise(square, self.sy[j], dot)[kernel]
             slopes = torch.autograd.grad(value.sum(), (dot, square))
         yield torch.arange(len(i), device=i.device), dict(zip(_NAMES, (value.detach(), *slopes), strict=True))

@@ -109,12 +109,6 @@ class Level:
         return 2.0 / (math.asin(self.reach) if self.warped else self.reach)
 
     @functools.cached_property
-    def sums(self) -> Tensor:
-        """(terms, total rank): adds up the columns of each m, with their signs."""
-        terms = torch.arange(len(self.ranks))
-        return (terms[:, None] == terms.repeat_interleave(torch.tensor(self.ranks))) * self.signs
-
-    @functools.cached_property
     def in_norm(self) -> Level:
         """The same with the derivatives of its factors in the norm variable."""
         return replace(self, factors=derived(self.factors))
@@ -135,9 +129,18 @@ class Level:
         parts = list(zip(left.split(self.ranks, dim=1), right.split(self.ranks), strict=True))
         return clenshaw(len(parts), lambda m, b: b.addmm_(*parts[m], beta=-1.0), x2, self.parity, workspace)
 
+    def coefficients(self, left: Tensor, right: Tensor) -> Tensor:
+        """The coefficients (orders, entries) at single entries, from norm factors (rank, entries) of both points."""
+        parts = zip(on_device(self.signs, left.device).split(self.ranks), (left * right).split(self.ranks), strict=True)
+        return torch.stack([signs @ part for signs, part in parts])
+
     def at(self, left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
         """The kernel at single entries: the norm factors of both points, and twice the angle variable in [-1, 1]."""
-        return series_sum(on_device(self.sums, left.device) @ (left * right), x2, self.parity)
+        return series_sum(self.coefficients(left, right), x2, self.parity)
+
+    def from_end(self, sign: int, angle: Tensor) -> Tensor:
+        """Twice the angle variable at angles from r = ``sign``, where it reaches all cosines."""
+        return 2.0 * sign * (1.0 - angle / (0.5 * math.pi) if self.warped else torch.cos(angle))
 
 
 @dataclass(frozen=True)
@@ -261,26 +264,14 @@ class Table:
 
     def scalars(self, level: Level, kernel: Kernel) -> Tensor:
         """The coefficients of all m where there is one function."""
-        return level.sums @ level.factors[0] ** 2 * self.along[kernel].weights[0]
+        one = level.factors[0, :, None]
+        return level.coefficients(one, one)[:, 0] * self.along[kernel].weights[0]
 
     def powers(self, level: Level, kernel: Kernel) -> tuple[Tensor, ...] | None:
         """The same for powers of the angle variable, where they are as exact."""
         if level.parity is not None:
             return None
         return self.once(("powers", id(level)), lambda: power_coefficients(self.scalars(level, kernel)))
-
-    def at(self, level: Level, kernel: Kernel, nx: Tensor, ny: Tensor, x2: Tensor) -> Tensor:
-        """The kernel at single entries: the norms of both points, and twice the variable of one of its levels."""
-        distinct, places = torch.unique(torch.stack([nx, ny]), return_inverse=True)
-        side = self.side(level, kernel, distinct)
-        left, right = (side.index_select(1, place) for place in places)
-        return level.at(left, right, x2)
-
-    def at_angles(self, kernel: Kernel, nx: Tensor, ny: Tensor, sign: int, angle: Tensor) -> Tensor:
-        """The kernel at norms and angles from r = ``sign``, of a table that reaches all cosines."""
-        level = self.level(kernel, torch.float64)
-        x = 1.0 - angle / (0.5 * math.pi) if level.warped else torch.cos(angle)
-        return self.at(level, kernel, nx, ny, 2.0 * sign * x)
 
 
 def on_device(part: Tensor, device: torch.device) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -89,7 +89,7 @@ class _Filler:
             mask = mask.triu_(1) if on_diagonal else mask
             lack = points.lack(rows, columns, r, workspace)
             covered = int(mask.sum()) + (len(r) * (len(r) + 1) // 2 if on_diagonal else 0)
-            panels = points.panels(mask, lack, workspace)
+            panels = points.panels(rows, columns, mask, lack, workspace)
             main = not panels or covered < r.numel()
             i, j = mask.nonzero(as_tuple=True)
             self.open.append((i + rows.start, j + columns.start, lack[i, j]))
@@ -188,19 +188,11 @@ class Points:
         self.pairs = len(self.x) * len(self.y) / (2 if self.symmetric else 1)
         self.wx = _inverse_norm(self.sx, self.x.dtype)
         self.wy = self.wx if self.symmetric else _inverse_norm(self.sy, self.x.dtype)
-        share = max(float((b * s / (b * s + c).clamp_min(1e-300)).max()) for s in self.squares) if c else 1.0
-        self.rounding = 1.0 - (1.0 - share) ** 2  # of the squared sines, beside that of cosines
         self.table: Table | None = None
         self.trusted = -1.0  # cosines up to which the table settles an entry
         self.short: tuple[Tensor, Tensor] | None = None  # rows that it does not cover
         self.odd = False  # whether these have a table of their own
         self._sides: dict[tuple[object, ...], Tensor] = {}  # of all threads
-
-    def lifted(self, rows: Tensor) -> Tensor:
-        """Return these rows as they stand for."""
-        b, c = self.lift
-        scaled = rows if b == 1.0 else math.sqrt(b) * rows
-        return torch.cat([scaled, rows.new_full((len(rows), 1), math.sqrt(c))], dim=1) if c else scaled
 
     def find_table(self, given: Table | None, whole: bool = False) -> None:
         """Use the given table, the cached one for such norms, or none where entry by entry is cheaper.
@@ -281,19 +273,18 @@ class Points:
         return torch.addcmul(given, c * self.wx[rows, None], self.wy[columns], out=workspace("r", given))
 
     def lack(self, rows: slice, columns: slice, r: Tensor, workspace: Workspace) -> Tensor:
-        """The squared sines at a tile of cosines, with the sign of these; in the workspace.
+        """What a tile of cosines lacks of +-1, with their signs; in the workspace.
 
         With g the share of the given rows in r, t that in a squared norm and r = g + e e', e^2 = 1 - t, the squared
         sine is t + t' - t t' - g (r + e e'): beside a large bias nothing cancels.
         """
-        (b, c), given, out = self.lift, workspace("given", r), workspace("lack", r)
+        c, given, out = self.lift[1], workspace("given", r), workspace("lack", r)
         if not c:
-            return torch.addcmul(out.fill_(1.0), r, r, value=-1.0, out=out).clamp_min_(0.0).copysign_(r)
-        squares = zip(self.squares, (rows, columns), (self.sx, self.sy), strict=True)
-        t, other = ((b * s[which] / lifted[which]).to(r.dtype) for s, which, lifted in squares)
+            return torch.abs(r, out=out).neg_().add_(1.0).clamp_min_(0.0).copysign_(r)
+        t, other = (share[which] for share, which in zip(self.shares, (rows, columns), strict=True))
         torch.addcmul(r, c * self.wx[rows, None], self.wy[columns], out=out).mul_(given).neg_()
         out.add_(t[:, None]).addcmul_((1.0 - t)[:, None], other)
-        return out.clamp_min_(0.0).copysign_(r)
+        return out.clamp_min_(0.0).div_(torch.abs(r, out=given).add_(1.0)).copysign_(r)
 
     def unsettled(self, rows: slice, columns: slice, r: Tensor, largest: float) -> Tensor | None:
         """Which entries of a tile the table leaves to series of nearly parallel points, or to single entries."""
@@ -318,20 +309,33 @@ class Points:
         return table.once(("cap", sign), lambda: Cap(self.spec.detached, table, sign))
 
     @functools.cached_property
-    def blurred(self) -> float:
-        """Squared sines below which the angle is taken from the rows themselves."""
-        smooth = not self.spec.network.kinked and self.rounding * self.ends[1] ** 2 < LIMITS.steep_scale**2
-        if smooth and self.x.dtype == torch.float64:
-            return 0.0
-        return self.rounding * (2e-4 if self.x.dtype == torch.float64 else 2e-2)
+    def shares(self) -> tuple[Tensor, Tensor]:
+        """The shares of the given rows in the squared norms of the lifted ones."""
+        (b, c), sides = self.lift, zip(self.squares, (self.sx, self.sy), strict=True)
+        left, right = ((b * given / s.clamp_min(1e-300) if c else torch.ones_like(s)) for given, s in sides)
+        return left.to(self.x.dtype), right.to(self.x.dtype)
 
-    def panels(self, mask: Tensor, lack: Tensor, workspace: Workspace) -> list[Panel]:
+    @functools.cached_property
+    def blurs(self) -> tuple[Tensor, Tensor]:
+        """What a cosine lacks of +-1 is taken from the rows themselves, where it is less than this at one of them."""
+        left, right = (self._blur(share, s) for share, s in zip(self.shares, (self.sx, self.sy), strict=True))
+        return left, right
+
+    def _blur(self, share: Tensor, s: Tensor) -> Tensor:
+        double = share.dtype == torch.float64
+        rounding = share * (2.0 - share)  # of the squared sines, beside that of cosines
+        blur = rounding * (1e-4 if double else 1e-2)
+        smooth = double and not self.spec.network.kinked
+        return blur.masked_fill_(rounding * s < LIMITS.steep_scale**2, 0.0) if smooth else blur
+
+    def panels(self, rows: slice, columns: slice, mask: Tensor, lack: Tensor, workspace: Workspace) -> list[Panel]:
         """The intervals of angles that hold many of these entries; they are taken out of the mask."""
         found, few = list[Panel](), mask.numel() // LIMITS.panel_share
         if not self.capped or (self.short is not None and not self.odd) or int(mask.sum()) <= few:
             return found
-        angle = torch.abs(lack, out=workspace("angle", lack)).sqrt_().asin_()
-        clear = mask & (angle >= math.asin(math.sqrt(self.blurred)))
+        size, (left, right) = torch.abs(lack, out=workspace("angle", lack)), self.blurs
+        clear = mask & (size >= torch.maximum(left[rows, None], right[columns]))
+        angle = angle_of(size, out=size)
         for sign in (1, -1):
             left = clear & ((lack > 0.0) if sign > 0 else (lack < 0.0))
             if int(left.sum()) <= few:
@@ -412,74 +416,100 @@ class Points:
         return stored[:, which.start - first : which.stop - first]
 
     # -- single entries --------------------------------------------------------------------------------------
-    def write_entries(self, target: Mapping[Any, Tensor], i: Tensor, j: Tensor, lack: Tensor | None = None) -> None:
+    def write_entries(self, target: Mapping[Any, Tensor], i: Tensor, j: Tensor, lack: Tensor) -> None:
         """Entries near r = +-1, beyond the reach of the table, of rows too short for it, or all if there is none.
 
-        ``lack``: their squared sines with the signs of the cosines, where these are known.
+        ``lack``: what their cosines lack of +-1, with the signs of these.
         """
-        at_once = 2 * LIMITS.pairs_at_once
-        sines = torch.zeros_like(i, dtype=self.sx.dtype) if lack is None else lack.to(self.sx.dtype)
-        for p, q, sine in zip(*(v.split(at_once) for v in (i, j, sines)), strict=True):
-            for which, kernels in self.entries(p, q, None if lack is None else sine):
+        for p, q, off in zip(*(v.split(LIMITS.open_entries) for v in (i, j, lack.to(self.sx.dtype))), strict=True):
+            for which, kernels in self.entries(p, q, self._refined(p, q, off)):
                 for kernel, values in kernels.items():
                     target[kernel][p[which], q[which]] = values.to(target[kernel])
                     if self.symmetric:
                         target[kernel][q[which], p[which]] = values.to(target[kernel])
 
-    def entries(self, i: Tensor, j: Tensor, lack: Tensor | None) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
+    def entries(self, i: Tensor, j: Tensor, lack: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
         """Groups of entries and their kernels: by table, by series of the layer at equilibrium, or one by one."""
-        table = self.table
-        alone = torch.full_like(i, table is None, dtype=torch.bool)
+        alone = torch.full_like(i, self.table is None, dtype=torch.bool)
         if self.short is not None and not self.odd:
             alone |= self.short[0][i] | self.short[1][j]
-        if table is not None:
-            angle = self._angles(i, j, lack)
+        if self.table is not None:
             for sign in (1, -1):
-                which = (~alone & (torch.signbit(angle) == (sign < 0))).nonzero().squeeze(1)
+                which = (~alone & (torch.signbit(lack) == (sign < 0))).nonzero().squeeze(1)
                 if not len(which):
                     continue
-                known, kernels = self._near(table, sign, i[which], j[which], angle[which].abs())
                 alone[which] = True
-                alone[which[known]] = False
-                yield which[known], kernels
+                for known, kernels in self._near(sign, i[which], j[which], angle_of(lack[which].abs())):
+                    alone[which[known]] = False
+                    yield which[known], kernels
         if bool(alone.any()):
             p, q = i[alone], j[alone]
-            yield alone.nonzero().squeeze(1), self.spec.pairwise(self.sx[p], self.sy[q], self.dots(p, q))
+            found = self.spec.pairwise(self.sx[p], self.sy[q], self.dots(p, q, lack[alone]))
+            yield alone.nonzero().squeeze(1), found
 
-    def _angles(self, i: Tensor, j: Tensor, lack: Tensor | None) -> Tensor:
-        """The angles to the nearer end, with the sign of the cosine; from the rows where rounded sines would not do."""
-        exact = functools.partial(_angle, self.lift)
-        if lack is None:
-            return self._of_pairs(exact, i, j)
-        angle = lack.abs().sqrt_().asin_().copysign_(lack)
-        near = (lack.abs() < self.blurred).nonzero().squeeze(1)
-        angle[near] = self._of_pairs(exact, i[near], j[near])
-        return angle
-
-    def _near(
-        self, table: Table, sign: int, i: Tensor, j: Tensor, angle: Tensor
-    ) -> tuple[Tensor, dict[Kernel, Tensor]]:
-        """Which of some entries near r = ``sign`` have a series, and their kernels."""
-        names, everyone = self.spec.names, torch.arange(len(angle), device=angle.device)
-        nx, ny = self.sx[i].sqrt(), self.sy[j].sqrt()
+    def _near(self, sign: int, i: Tensor, j: Tensor, angle: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
+        """Groups of entries near r = ``sign`` that have a series, and their kernels."""
+        names, table = self.spec.names, self.table
+        assert table is not None
         if table.reach == 1.0:
-            return everyone, {kernel: table.at_angles(kernel, nx, ny, sign, angle) for kernel in names}
-        if not self.capped:
-            return everyone[:0], dict.fromkeys(names, nx[:0])
-        with one_thread():
-            known, kernels = self.cap(sign).kernels(names, nx.cpu(), ny.cpu(), angle.cpu())
-            return known.to(angle.device), kernels
+            levels = {kernel: table.level(kernel, torch.float64) for kernel in names}
+            found = {k: self._sum(level, k, i, j, level.from_end(sign, angle)) for k, level in levels.items()}
+            yield torch.arange(len(angle), device=angle.device), found
+        elif self.capped:
+            with one_thread():
+                cap = self.cap(sign)
+                groups = list(cap.intervals(angle))
+            for which, series, x2 in groups:
+                p, q = i[which], j[which]
+                if series is not None:
+                    yield which, {k: self._sum(series[k], k, p, q, x2) for k in names}
+                elif cap.layer is not None:
+                    with one_thread():
+                        given = [v.cpu() for v in (self.sx[p].sqrt(), self.sy[q].sqrt(), angle[which])]
+                        known, found = cap.layer.kernels(names, *given)
+                    yield which[known.to(which.device)], found
 
-    def dots(self, i: Tensor, j: Tensor) -> Tensor:
+    def _sum(self, level: Level, kernel: Kernel, i: Tensor, j: Tensor, x2: Tensor) -> Tensor:
+        """A series at single entries, so many at a time that their norm factors fit into a cache."""
+        table, numbers = self.table, LIMITS.gpu_numbers if x2.is_cuda else LIMITS.nodes_at_once
+        assert table is not None
+        # the factors of all rows, or those of the entries if these are fewer
+        sides = [
+            (table.side(level, kernel, s.sqrt()), which)
+            if len(s) <= len(which)
+            else (table.side(level, kernel, s[which].sqrt()), torch.arange(len(which), device=which.device))
+            for s, which in ((self.sx, i), (self.sy, j))
+        ]
+        out, at_once = torch.empty_like(x2), max(64, numbers // len(level.signs))
+        for part in torch.arange(len(x2), device=x2.device).split(at_once):
+            left, right = (side.index_select(1, which[part]) for side, which in sides)
+            out[part] = level.at(left, right, x2[part])
+        return out
+
+    def dots(self, i: Tensor, j: Tensor, lack: Tensor) -> Tensor:
         """Inner products of pairs of lifted rows, exact for duplicates."""
-        return self.lift[0] * self._of_pairs(_dots, i, j) + self.lift[1]
+        sx, sy = self.sx[i], self.sy[j]
+        dot = torch.copysign(sx.sqrt() * sy.sqrt() * (1.0 - lack.abs()), lack)
+        return torch.where((lack.abs() == 0.0) & (sx == sy), torch.copysign(sx, lack), dot)
 
-    def _of_pairs(self, function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], i: Tensor, j: Tensor) -> Tensor:
-        """A function of pairs of given rows and their squared norms, a few rows at a time."""
-        x, y, (sx, sy) = self.x, self.y, self.squares
-        at_once = max(64, LIMITS.held_numbers // (8 * max(1, x.shape[1])))
-        chunks = zip(i.split(at_once), j.split(at_once), strict=True)
-        return torch.cat([function(x[p].double(), y[q].double(), sx[p], sy[q]) for p, q in chunks])
+    def _refined(self, i: Tensor, j: Tensor, lack: Tensor) -> Tensor:
+        """What cosines lack of +-1, from the chords between rows where rounded cosines would not do."""
+        near = (lack.abs() < torch.maximum(self.blurs[0][i], self.blurs[1][j])).nonzero().squeeze(1)
+        if not len(near):
+            return lack
+        (b, c), lack = self.lift, lack.clone()
+        numbers = LIMITS.gpu_numbers if lack.is_cuda else LIMITS.nodes_at_once
+        for some in near.split(max(64, numbers // max(1, self.x.shape[1]))):
+            p, q, sign = i[some], j[some], torch.where(torch.signbit(lack[some]), -1.0, 1.0).to(lack)
+            wx, wy = self.sx[p].rsqrt(), sign * self.sy[q].rsqrt()
+            apart = self.x[p].double().mul_(wx[:, None]).sub_(self.y[q].double().mul_(wy[:, None]))
+            lack[some] = 0.5 * sign * (b * apart.square_().sum(1) + c * (wx - wy).square())
+        return lack
+
+
+def angle_of(lack: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the angles to the nearer end, from what cosines lack of it."""
+    return torch.mul(lack, 0.5, out=out).sqrt_().asin_().mul_(2.0)
 
 
 def products(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
@@ -492,25 +522,4 @@ def products(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
 
 
 def _inverse_norm(s: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.where(s > 0, s.clamp_min(1e-300).rsqrt(), torch.zeros_like(s)).to(dtype)
-
-
-def _angle(lift: Lift, x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> Tensor:
-    """The angle of lifted rows to the nearer end, with the sign of the cosine; from the chord, exact near r = +-1."""
-    b, c = lift
-    norms = [(b * s + c).sqrt() for s in (sx, sy)]
-    u, v = (math.sqrt(b) * rows / norm[:, None] for rows, norm in zip((x, y), norms, strict=True))
-    last, other = (math.sqrt(c) / norm for norm in norms)
-    sign = torch.where((u * v).sum(1) + last * other < 0, -1.0, 1.0).to(u)
-    chord = ((u - sign[:, None] * v).square().sum(1) + (last - sign * other).square()).sqrt()
-    return torch.asin(0.5 * chord).mul_(2.0).copysign_(sign)
-
-
-def _dots(x: Tensor, y: Tensor, sx: Tensor, sy: Tensor) -> Tensor:
-    """Inner products of pairs of rows; where they nearly coincide from their difference: exact for duplicates."""
-    dot, half = (x * y).sum(1), 0.5 * (sx + sy)
-    sign = torch.where(dot < 0, -1.0, 1.0).to(dot)
-    near = half - dot.abs() <= 1e-6 * half
-    apart = ((x[near] - sign[near, None] * y[near]) ** 2).sum(1)
-    dot[near] = sign[near] * (half[near] - 0.5 * apart)
-    return dot
+    return torch.where(s > 0, s, math.inf).rsqrt().to(dtype)

@@ -43,20 +43,22 @@ def _add_ranks(
 
 
 @triton.jit
-def _list(outside, gi, gj, found, count, capacity, BM: tl.constexpr, BN: tl.constexpr):
+def _list(outside, gi, gj, lack, rows, columns, lacks, count, capacity, BM: tl.constexpr, BN: tl.constexpr):
     """Write down the entries that the table does not settle, as long as there is room."""
-    slot = tl.atomic_add(count + tl.zeros([BM, BN], tl.int32), tl.full([BM, BN], 1, tl.int32), mask=outside)
+    slot = tl.atomic_add(count + tl.zeros([BM, BN], tl.int32), tl.full([BM, BN], 1, tl.int64), mask=outside)
     kept = outside & (slot < capacity)
-    tl.store(found + slot, tl.broadcast_to(gi[:, None], [BM, BN]), mask=kept)
-    tl.store(found + capacity + slot, tl.broadcast_to(gj[None, :], [BM, BN]), mask=kept)
+    tl.store(rows + slot, tl.broadcast_to(gi[:, None], [BM, BN]), mask=kept)
+    tl.store(columns + slot, tl.broadcast_to(gj[None, :], [BM, BN]), mask=kept)
+    tl.store(lacks + slot, lack, mask=kept)
 
 
 # fmt: off
 @triton.jit
 def tile_kernel(
-    gram, out, gram_stride, out_stride, wx, wy,  # matrices, and the inverse norms of rows and columns
-    left, right, ends, numbers,  # the table: factors of the norms, where each order begins, scale and reach
-    found, count, row0, column0, rows, columns, left_stride, right_stride, terms, capacity,
+    gram, out, gram_stride, out_stride,  # matrices
+    wx, wy, tx, ty,  # inverse norms of rows and columns, and the shares of the given rows in the squares of the norms
+    left, right, ends, numbers,  # factors of the norms, where each order begins; scale, trusted, reach, lift
+    found_i, found_j, lacks, count, row0, column0, rows, columns, left_stride, right_stride, terms, capacity,
     SYMMETRIC: tl.constexpr, WARPED: tl.constexpr, PARITY: tl.constexpr, SCALAR: tl.constexpr,
     HOMOGENEOUS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, AT_ONCE: tl.constexpr, DOT: tl.constexpr,
 ):
@@ -76,13 +78,21 @@ def tile_kernel(
     if SYMMETRIC:
         wanted = wanted & (gj[None, :] > gi[:, None])
     scale, trusted, reach = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    factor, constant = tl.load(numbers + 3), tl.load(numbers + 4)
     fx, fy = tl.load(wx + gi, mask=inside_i, other=0.0), tl.load(wy + gj, mask=inside_j, other=0.0)
     place = gi.to(tl.int64)[:, None] * gram_stride + gj[None, :]
-    r = tl.load(gram + place, mask=wanted, other=0.0) * fx[:, None] * fy[None, :]
+    given = tl.load(gram + place, mask=wanted, other=0.0) * fx[:, None] * fy[None, :] * factor
+    beside = constant * fx[:, None] * fy[None, :]
+    r = given + beside
 
     outside = wanted & (tl.abs(r) > trusted)
     if tl.sum(tl.sum(outside.to(tl.int32), axis=1), axis=0) > 0:
-        _list(outside, gi, gj, found, count, capacity, BM, BN)
+        # as Points.lack has it
+        share, other = tl.load(tx + gi, mask=inside_i, other=0.0), tl.load(ty + gj, mask=inside_j, other=0.0)
+        square = share[:, None] + (1.0 - share)[:, None] * other[None, :] - given * (r + beside)
+        lack = tl.maximum(square, 0.0) / (1.0 + tl.abs(r))
+        lack = tl.where(r < 0, -lack, lack)
+        _list(outside, gi, gj, lack, found_i, found_j, lacks, count, capacity, BM, BN)
 
     r = tl.minimum(tl.maximum(r, -reach), reach)
     if WARPED:
