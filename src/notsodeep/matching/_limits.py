@@ -39,5 +39,8 @@ class Limits:
     cosine_slack: float = 0.005  # share of the bound that the proof for all cosines may add to what its grid shows
     cosine_cells: int = 4096  # of cosines of one sign: the least angle, 1e-7, is well above the rounding of its cosine
 
+    # ---- match_one_layer, all norms ----
+    rates: tuple[float, float] = (0.8, 1.6)  # range of the learning rates that are tried for an NTK
+
 
 LIMITS = Limits()

@@ -11,7 +11,7 @@ from ..._arguments import checked, shown
 from ..._arrays import as_rows, squared_norms
 from ...errors import InfeasibleMatchError, InvalidInputError
 from ...kernels import sphere_diagonal
-from ...networks import DEQ, ENN, Kernel, Network, check_kernels
+from ...networks import ENN, Kernel, Network, check_kernels
 from .._limits import LIMITS
 from ..certificates import TwinCertificate
 from ..twin import Trains, Twin
@@ -96,7 +96,7 @@ def match_one_layer(
         made = homogeneous.design(deq, kernel, tol, units, rule)
         instead = ", or take units='conditioned'" if units == "thresholds" else ""
     else:
-        made = everywhere.design(_check_everywhere(deq), kernel)
+        made = everywhere.design(deq, kernel)
         instead = ", take it as it is (kinds=1), or give a range of norms that ends"
     if kinds == "auto" and made.proof.bound > tol:
         reached = made.proof.bound
@@ -154,16 +154,6 @@ def _check_range(norms: tuple[float, float] | None) -> tuple[float, float]:
             f"norms must satisfy 0 <= low <= high, high positive and finite, or be (0, inf), got {shown(norms)}"
         )
     return low, high
-
-
-def _check_everywhere(network: Any) -> DEQ:
-    """Refuse what the units for all norms do not have."""
-    if not network.plain or network.readout != "activation":
-        raise InfeasibleMatchError(
-            f"norms=(0, inf) is offered for a DEQ with one layer whose readout sees its activations, got {network!r}. "
-            f"Give a range of norms that ends (matching.norm_range reads one off data)"
-        )
-    return network
 
 
 def _check(network: Any, tol: float, kinds: int | str, units: str) -> None:

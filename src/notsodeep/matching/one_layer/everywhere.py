@@ -19,11 +19,13 @@ from torch import Tensor
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ..._progress import track
+from ...errors import InfeasibleMatchError
 from ...kernels import diagonal, pairwise
 from ...kernels.expectations import Layer
 from ...kernels.pointwise import equilibrium_variance
 from ...networks import DEQ, ENN, Kernel
 from ...units import Feedback
+from .._limits import LIMITS
 from ..certificates import Supremum, Tried
 from .bound import LayerDesign
 from .covering import prove
@@ -36,17 +38,22 @@ _SEARCHED = "no pair of inputs is more than a tenth worse than the worst that a 
 _SAMPLED = "the function bends and departs from its straight lines at most twice as much as at 200,001 points"
 
 
-def design(deq: DEQ, kernel: Kernel) -> LayerDesign:
+def design(deq: Any, kernel: Kernel) -> LayerDesign:
     """The units whose largest error over a grid of norms and angles is smallest, with what a search finds of them.
 
     The trained weights of the units bring Lambda Phidot to an NTK, where those of the DEQ bring the sum of a geometric
     series, Lambda Phidot / (1 - sigma_a2 Phidot). A learning rate and a factor of the norm make up for most of it.
     """
+    if not deq.plain or deq.readout != "activation":
+        raise InfeasibleMatchError(
+            f"norms=(0, inf) is offered for a DEQ with one layer whose readout sees its activations, got {deq!r}. "
+            "Give a range of norms that ends (matching.norm_range reads one off data)"
+        )
     norms, angles = np.geomspace(*_SPAN, 13), np.linspace(0.0, np.pi, 7)
     place = np.stack([v.ravel() for v in np.meshgrid(norms, norms, angles, indexing="ij")])
     grid, shown = _Pairs(deq, kernel, place[:, place[0] <= place[1]]), "units for all norms"
     shares = (1.0,) if deq.odd else (1.0, 1.1, 1.15, 1.2, 1.25)  # odd activations have nothing to share but a bias
-    rates = np.arange(0.8, 1.65, 0.05).round(2).tolist() if kernel == "ntk" else [0.0]
+    rates = np.linspace(*LIMITS.rates, 17).round(2).tolist() if kernel == "ntk" else [0.0]
     layers = {share: _layer(deq, share) for share in shares}
     tried = [
         (error, share, rate)
