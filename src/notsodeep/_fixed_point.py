@@ -44,7 +44,6 @@ def newton(
     flattest: float = 1e-3,
     far: Tensor | None = None,
     steps: int = 100,
-    tolerance: float = 1e-13,
     still: float = _STILL,
 ) -> Root:
     """Find a root of each equation in [low, high]; the residual is not positive at ``low``, not negative at ``high``.
@@ -82,7 +81,7 @@ def newton(
     roots[active] = x
     residual = equation(roots, None)[0]
     worst = _relative(residual, roots.abs() if sizes is None else sizes)
-    return Root(roots, worst, step, worst <= tolerance)
+    return Root(roots, worst, step, worst <= 1e-13)
 
 
 def unbracketed(

@@ -32,26 +32,20 @@ def page() -> str:
     return _filled(controls(), None)
 
 
-def stored_page(
-    stops: Mapping[str, tuple[Any, ...]] = STORED, *, jobs: int | None = None, progress: bool | None = None
-) -> str:
+def stored_page(stops: Mapping[str, tuple[Any, ...]] = STORED) -> str:
     """Return the page with the numbers at all of its stops: one file that needs no server.
 
     Parameters
     ----------
     stops : mapping of names of controls to tuples
         What is stored: all activations unless it names some; a control that is not named stays where it starts.
-    jobs : int, optional
-        How many processes share the work; one for each core, if there is much of it, unless given.
-    progress : bool, optional
-        Whether a bar is shown; on a terminal unless given.
     """
     shown = stored_controls(stops)
     asked = list(_stops(shown))
-    jobs = jobs or (os.cpu_count() or 1 if len(asked) > _FEW else 1)
+    jobs = os.cpu_count() or 1 if len(asked) > _FEW else 1
     with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         answers = map(_answer, asked) if jobs == 1 else pool.map(_answer, asked, chunksize=8)
-        stored = dict(track(answers, len(asked), "numbers of the explorer", progress))
+        stored = dict(track(answers, len(asked), "numbers of the explorer"))
     return _filled(shown, stored)
 
 

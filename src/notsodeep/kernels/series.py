@@ -76,10 +76,9 @@ def _check_resolved(network: Network, terms: int, kernel: Kernel, s: Array, t: A
         )
 
 
-def sphere_diagonal(network: Network, kernel: Kernel = "ck", norm: float = 1.0) -> float:
-    """The kernel of a point with itself: the sum of all coefficients at equal norms."""
-    square = torch.tensor(float(_norms(norm)) ** 2, dtype=torch.float64)
-    return float(diagonal(network, square, (kernel,), check=False)[kernel])
+def sphere_diagonal(network: Network, kernel: Kernel = "ck") -> float:
+    """The kernel of a point of norm one with itself: the sum of all coefficients."""
+    return float(diagonal(network, torch.ones((), dtype=torch.float64), (kernel,), check=False)[kernel])
 
 
 def _norms(norm: Any) -> Array:

@@ -133,10 +133,10 @@ class _Local:
         return float(self.beyond @ self.beyond + penalty**2 * (self.equations @ self.equations))
 
 
-def _descend(target: Target, design: Design, z: Array, penalty: float, steps: int = 60) -> Array:
+def _descend(target: Target, design: Design, z: Array, penalty: float) -> Array:
     """Take damped steps until three in a row gain next to nothing; the equations are met to rounding afterwards."""
     damping, idle, here = 1e-3, 0, _linearise(target, design, z)
-    for _ in range(steps):
+    for _ in range(60):
         allowed = here.merit(penalty) * (1.0 + 1e-12) + 1e-28
         ahead = z + _bounded(_constrained_step(here, damping))
         there = _linearise(target, design, ahead)
