@@ -227,7 +227,7 @@ def test_leaky_relu_is_for_homogeneous_deqs() -> None:
     ("arguments", "message"),
     [
         ((nsd.ENN("relu"), 1.0), "must be a notsodeep.DEQ"),
-        ((nsd.DEQ("relu", 0.2), -1.0), "positive tau0"),
+        ((nsd.DEQ("relu", 0.2), -1.0), "tau0 must be a number from 1e-30"),
         ((nsd.DEQ("relu", 0.2), float("nan")), "or a number, got nan"),
         ((nsd.DEQ("relu", 0.2), "one"), r"estimate\(X, y\) makes them"),
         ((nsd.DEQ("relu", 0.2), 1.0, "cktk"), "kernel must be"),
