@@ -406,9 +406,10 @@ def _run_fused(
     (a, b), network = slopes, left.network
     ((sigma_a2, sigma_b2, sigma_c2),), (channels, height, width) = network.variances, network.image
     steep, window = 0.5 * (a * a + b * b), network.filter**2
+    scale = (a - b) ** 2 / (2.0 * math.pi) if a != b else 1.0
     high = max(sigma_a2 * steep, 1e-6)  # a step of plain iteration leaves at most this share of the error
     if a * b >= 0.0 and high < 0.98:
-        plan = SemiIteration.of(high, 3e-7)
+        plan = SemiIteration.of(high, 4e-7)
     else:  # negative slopes, of which no spectrum is known
         plan = SemiIteration(1.0, 0.0, math.ceil(math.log(1e-7) / math.log(min(high, 0.99))))
     rows_there, lanes = (1 << max(least, (size - 1).bit_length()) for least, size in ((0, height), (5, width)))
@@ -430,8 +431,8 @@ def _run_fused(
             len(shifts),
             *(out.stride(0) for out in outs),
             *(sigma_a2 / window, sigma_b2 / window, sigma_c2),
-            *((a - b) ** 2 / (2.0 * math.pi), a * b, steep),
-            *plan,
+            *(scale, a * b / scale, a * b, steep),
+            *(plan.relax, plan.square, -(-plan.steps // 2)),
             CHANNELS=channels,
             HEIGHT=height,
             WIDTH=width,
@@ -440,6 +441,8 @@ def _run_fused(
             REACH=network.filter // 2,
             SYMMETRIC=symmetric,
             TANGENT=any(is_tangent(kernel) for kernel in target),
+            CURVED=a != b,
+            TILTED=a * b != 0.0,
             num_warps=max(1, rows_there * lanes // 1024),
         )
         if symmetric:  # the part of the band on the diagonal, and what lies to its right

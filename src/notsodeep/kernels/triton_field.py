@@ -75,21 +75,31 @@ def _angle(rho):
 
 
 @triton.jit
-def _value(rho, bend, straight):
-    """E[phi(u) phi(v)] for phi with two slopes and variances of one.
+def _value(rho, tilt, CURVED: tl.constexpr, TILTED: tl.constexpr):
+    """A multiple of E[phi(u) phi(v)] for phi with two slopes and variances of one.
 
-    sqrt(1 - x^2) - x arccos(x) is sqrt(1 - x) times a polynomial, here the best of degree 7 (error 5e-9).
+    sqrt(1 - x^2) - x arccos(x) is sqrt(1 - x) times a polynomial, here the best of degree 6 (error 4e-8).
     """
-    x = tl.minimum(tl.abs(rho), 1.0)
-    p = -0.000303266717
-    p = p * x + 0.00171491654
-    p = p * x - 0.00496742204
-    p = p * x + 0.0111900322
-    p = p * x - 0.0264264250
-    p = p * x + 0.0895878757
-    p = p * x - 1.07079571
-    p = p * x + 0.999999996
-    return bend * (tl.sqrt(1.0 - x) * p + 3.14159265358979 * tl.maximum(rho, 0.0)) + straight * rho
+    value = tl.zeros_like(rho)
+    if CURVED:
+        x = tl.minimum(tl.abs(rho), 1.0)
+        p = 0.000662647502
+        p = p * x - 0.00353545666
+        p = p * x + 0.0102258994
+        p = p * x - 0.0260942075
+        p = p * x + 0.0895335974
+        p = p * x - 1.07079241
+        p = p * x + 0.999999963
+        value = tl.sqrt(1.0 - x) * p + 3.14159265358979 * tl.maximum(rho, 0.0)
+    if TILTED:
+        value += tilt * rho
+    return value
+
+
+@triton.jit
+def _step(now, before, source, gain, image, omega, relax):
+    """A step of Chebyshev's method, see SemiIteration."""
+    return omega * relax * (source + gain * image) + (omega * (1.0 - relax) * now + (1.0 - omega) * before)
 
 
 @triton.jit
@@ -100,9 +110,10 @@ def _total(field):
 # fmt: off
 @triton.jit
 def _pair(
-    x, y, ux, uy, i, j, down_by, across_by, sigma_a2, sigma_b2, sigma_c2, bend, straight, steep, relax, square, steps,
+    x, y, ux, uy, i, j, down_by, across_by, sigma_a2, sigma_b2, sigma_c2, scale, tilt, straight, steep,
+    relax, square, rounds,
     CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
-    REACH: tl.constexpr, TANGENT: tl.constexpr,
+    REACH: tl.constexpr, TANGENT: tl.constexpr, CURVED: tl.constexpr, TILTED: tl.constexpr,
 ):
     # fmt: on
     """Kernels of image i of x with image j of y, of all positions of x with those of y moved by a shift."""
@@ -110,35 +121,37 @@ def _pair(
     moved, aside = a + down_by, b + across_by
     inside = (a < HEIGHT) & (b < WIDTH) & (moved >= 0) & (moved < HEIGHT) & (aside >= 0) & (aside < WIDTH)
     positions: tl.constexpr = HEIGHT * WIDTH
-    place, other = i.to(tl.int64) * positions, j.to(tl.int64) * positions
+    mine, yours = i.to(tl.int64) * positions, j.to(tl.int64) * positions
     here, there = a * WIDTH + b, moved * WIDTH + aside
     drive = tl.zeros([ROWS, LANES], tl.float32)
     for c in range(CHANNELS):
-        left = tl.load(x + (place * CHANNELS + c * positions) + here, mask=inside, other=0.0)
-        drive += left * tl.load(y + (other * CHANNELS + c * positions) + there, mask=inside, other=0.0)
+        left = tl.load(x + (mine * CHANNELS + c * positions) + here, mask=inside, other=0.0)
+        drive += left * tl.load(y + (yours * CHANNELS + c * positions) + there, mask=inside, other=0.0)
     drive = sigma_b2 * _window(drive, REACH, WIDTH) + sigma_c2
-    sizes = tl.load(ux + place + here, mask=inside, other=0.0) * tl.load(uy + other + there, mask=inside, other=0.0)
+    sizes = tl.load(ux + mine + here, mask=inside, other=0.0) * tl.load(uy + yours + there, mask=inside, other=0.0)
     inverse = tl.where(sizes > 0, 1.0 / tl.where(sizes > 0, sizes, 1.0), 0.0)
-    source, gain = inverse * drive, inverse * sigma_a2
+    source, gain = inverse * drive, inverse * (scale * sigma_a2)
 
-    # what the first step sees of ``before`` cancels; two names of one value would not both be carried by the loop
-    rho, before, omega = source, tl.zeros([ROWS, LANES], tl.float32), 1.0
-    for k in range(steps):
-        ahead = source + gain * _window(sizes * _value(rho, bend, straight), REACH, WIDTH)
-        ahead = before + omega * (rho + relax * (ahead - rho) - before)
-        before, rho = rho, ahead
+    # two steps at once, so that no field is copied; what the first of all sees of ``other`` has the factor zero
+    rho, other, omega = source, tl.zeros([ROWS, LANES], tl.float32), 1.0
+    for k in range(rounds):
+        image = _window(sizes * _value(rho, tilt, CURVED, TILTED), REACH, WIDTH)
+        other = _step(rho, other, source, gain, image, omega, relax)
         omega = 4.0 / (4.0 - square * tl.where(k == 0, 2.0, omega))
-    value = _total(sizes * _value(rho, bend, straight)) / positions
+        image = _window(sizes * _value(other, tilt, CURVED, TILTED), REACH, WIDTH)
+        rho = _step(other, rho, source, gain, image, omega, relax)
+        omega = 4.0 / (4.0 - square * omega)
+    value = scale * _total(sizes * _value(rho, tilt, CURVED, TILTED)) / positions
     whole, rest = value, value
     if TANGENT:
-        slope = tl.where(inside, straight + (steep - straight) * _angle(rho) / 3.14159265358979, 0.0)
-        begin, gain = slope / positions, sigma_a2 * slope
-        effect, before, omega = begin, tl.zeros([ROWS, LANES], tl.float32), 1.0
-        for k in range(steps):
-            ahead = begin + gain * _window(effect, REACH, WIDTH)
-            ahead = before + omega * (effect + relax * (ahead - effect) - before)
-            before, effect = effect, ahead
+        slope = tl.where(inside, straight + (steep - straight) * 0.318309886183791 * _angle(rho), 0.0)
+        begin, gain = slope * (1.0 / positions), sigma_a2 * slope
+        effect, other, omega = begin, tl.zeros([ROWS, LANES], tl.float32), 1.0
+        for k in range(rounds):
+            other = _step(effect, other, begin, gain, _window(effect, REACH, WIDTH), omega, relax)
             omega = 4.0 / (4.0 - square * tl.where(k == 0, 2.0, omega))
+            effect = _step(other, effect, begin, gain, _window(other, REACH, WIDTH), omega, relax)
+            omega = 4.0 / (4.0 - square * omega)
         effect *= sizes
         whole = value + _total(effect * rho)
         rest = value + _total(effect * (rho - source))
@@ -151,10 +164,10 @@ def field_kernel(
     x, y, ux, uy, ck, ntk, frozen,  # inputs and results; ux, uy: roots of the variances
     moves, weights, shifts,  # of the averages before the readout
     ck_stride, ntk_stride, frozen_stride,
-    sigma_a2, sigma_b2, sigma_c2, bend, straight, steep,  # of the network, over the size of its filter; its activation
-    relax, square, steps,  # of Chebyshev's method, see SemiIteration
+    sigma_a2, sigma_b2, sigma_c2, scale, tilt, straight, steep,  # of the network and its activation
+    relax, square, rounds,  # of Chebyshev's method, see SemiIteration; a round is two steps
     CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
-    REACH: tl.constexpr, SYMMETRIC: tl.constexpr, TANGENT: tl.constexpr,
+    REACH: tl.constexpr, SYMMETRIC: tl.constexpr, TANGENT: tl.constexpr, CURVED: tl.constexpr, TILTED: tl.constexpr,
 ):
     """Kernels of image i of x with image j of y: sums over shifts."""
     i, j = tl.program_id(1), tl.program_id(0)
@@ -165,8 +178,8 @@ def field_kernel(
     for k in range(shifts):
         v, w, r = _pair(
             x, y, ux, uy, i, j, tl.load(moves + 2 * k), tl.load(moves + 2 * k + 1),
-            sigma_a2, sigma_b2, sigma_c2, bend, straight, steep, relax, square, steps,
-            CHANNELS, HEIGHT, WIDTH, ROWS, LANES, REACH, TANGENT,
+            sigma_a2, sigma_b2, sigma_c2, scale, tilt, straight, steep, relax, square, rounds,
+            CHANNELS, HEIGHT, WIDTH, ROWS, LANES, REACH, TANGENT, CURVED, TILTED,
         )
         weight = tl.load(weights + k)
         value, whole, rest = value + weight * v, whole + weight * w, rest + weight * r
