@@ -114,13 +114,16 @@ def pair_grid(phi: Activation, scales: Tensor, angles: Tensor) -> Tensor:
     """E[phi phi] and E[phi' phi'] at standard deviations (n,) and angles (m,) between the points: (2, n, n, m)."""
     smoothing = smoothed(phi)
     out = torch.empty(2, len(scales), len(scales), len(angles), dtype=torch.float64)
-    for k, angle in enumerate(angles.tolist()):
-        near = 2.0 * math.sin(0.5 * min(angle, math.pi - angle)) ** 2  # 1 - |rho|
-        shared, own = math.sqrt(1.0 - near), math.sqrt(near)
-        z, weights = smoothing.outer(scales, shared, own)
-        mean, noise = shared * scales[:, None] * z, (own * scales)[:, None].expand(-1, len(z))
-        both = smoothing.at(("value", "slope"), mean.flatten(), noise.flatten()).view(2, *mean.shape)
-        other = both if angle <= 0.5 * math.pi else both.flip(2)  # the nodes are symmetric
+    acute, done = torch.minimum(angles, math.pi - angles), -1.0
+    for k in acute.argsort().tolist():
+        if float(acute[k]) - done > 1e-15:  # an angle and its supplement have the same nodes
+            done = float(acute[k])
+            near = 2.0 * math.sin(0.5 * done) ** 2  # 1 - |rho|
+            shared, own = math.sqrt(1.0 - near), math.sqrt(near)
+            z, weights = smoothing.outer(scales, shared, own)
+            mean, noise = shared * scales[:, None] * z, (own * scales)[:, None].expand(-1, len(z))
+            both = smoothing.at(("value", "slope"), mean.flatten(), noise.flatten()).view(2, *mean.shape)
+        other = both if float(angles[k]) <= 0.5 * math.pi else both.flip(2)  # the nodes are symmetric
         out[..., k] = (both * weights) @ other.mT
     return out
 
