@@ -100,8 +100,8 @@ def refuse(reason: str, **given: Any) -> None:
 # ---- data ------------------------------------------------------------------------------------------------
 
 
-def points_from(source: Path) -> Any:
-    """Return the rows of a file of finite numbers."""
+def points_from(source: Path, images: bool = False) -> Any:
+    """Return the rows of a file of finite numbers, or its images (n, channels, height, width)."""
     from .._arrays import as_rows
 
     table = _read(source, "X")
@@ -114,6 +114,8 @@ def points_from(source: Path) -> Any:
                 f"{source}: the column {classes[0]} is taken for a feature; labels have a file of their own.", "yellow"
             )
         table = table.to_numpy()
+    if images and table.ndim == 4:
+        return as_rows(table.reshape(len(table), -1), str(source)).numpy().reshape(table.shape)
     return as_rows(table, str(source)).numpy()
 
 

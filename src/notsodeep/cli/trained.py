@@ -36,7 +36,8 @@ def replace(
 ) -> None:
     """Replace a trained model by a student wherever the two are sure to agree, with a bound on how often they differ.
 
-    Labels, where given, are those of the calibration rows; the promise is then about wrong answers.
+    Labels, where given, are those of the calibration rows; the promise is then about wrong answers. Images are arrays
+    (n, channels, height, width), as the model takes them.
 
     Examples
     --------
@@ -45,8 +46,8 @@ def replace(
     """
     inputs.check_target(output, force, ".safetensors")
     inputs.check_target(onnx, force, ".onnx")
-    X = inputs.points_from(points)
-    fresh = None if calibration is None else inputs.points_from(calibration)
+    X = inputs.points_from(points, images=True)
+    fresh = None if calibration is None else inputs.points_from(calibration, images=True)
     truth = None if labels is None else _classes(labels, X if fresh is None else fresh)
     promise: dict[str, Any] = {"disagreement": disagreement, "confidence": confidence, "tolerance": tolerance}
     fast = nsd.replace(_module(model), X, calibration=fresh, labels=truth, **promise)
