@@ -43,8 +43,9 @@ def piece_means(
         m = known[abs(c), abs(e), sign]
         for (a, x), (b, y) in itertools.product(_powers(c, left), _powers(e, right)):
             scale = x * y / (math.factorial(a) * math.factorial(b))
-            value = value + scale * sx**a * sy**b * m[a][b]
-            slope = slope + sign * scale * a * b * sx ** (a - 1) * sy ** (b - 1) * m[a - 1][b - 1]
+            below = scale * sx ** (a - 1) * sy ** (b - 1)
+            value = value + below * sx * sy * m[a][b]
+            slope = slope + sign * a * b * below * m[a - 1][b - 1]
     return value, slope
 
 
@@ -56,14 +57,19 @@ def _powers(place: float, jumps: Sequence[float]) -> list[tuple[int, float]]:
 def _beyond(breaks: Breaks, tau: Tensor) -> list[Tensor]:
     """E[f(tau xi)] of the outward powers, and of their first and second derivatives, point masses included."""
     out = [torch.zeros_like(tau) for _ in range(3)]
+    known: dict[float, tuple[Tensor, ...]] = {}
     for place, jumps in breaks:
-        side, h = math.copysign(1.0, place), (abs(place) / tau).clamp_max(1e150)
-        means = upper(h), tau * excess(h), 0.5 * tau * tau * second(h)
+        if abs(place) not in known:
+            h = (abs(place) / tau).clamp_max(1e150)
+            up, bump = upper(h), density(h)
+            first = bump - h * up
+            known[abs(place)] = up, tau * first, 0.5 * tau * tau * (up - h * first), bump / tau
+        *means, mass = known[abs(place)]
         for a, factor in _powers(place, jumps):
             for k in range(a + 1):
-                out[k] = out[k] + side**k * factor * means[a - k]
+                out[k] = out[k] + math.copysign(1.0, place) ** k * factor * means[a - k]
             if a == 1:
-                out[2] = out[2] + factor * density(h) / tau
+                out[2] = out[2] + factor * mass
     return out
 
 
@@ -73,28 +79,19 @@ def _outwards(h: Tensor, k: Tensor, rho: Tensor, orders: int) -> list[list[Tenso
     spread = torch.sqrt((1.0 - rho) * (1.0 + rho)).clamp_min(1e-16)
     given_h, given_k = ((b - a + (1.0 - rho) * a) / spread for a, b in ((h, k), (k, h)))  # exact near rho = 1
     wedges = [torch.from_numpy(owens_t(z.numpy(), (g / z).numpy())) for z, g in ((h, given_h), (k, given_k))]
-    joint = 0.5 * (upper(h) + upper(k)) - wedges[0] - wedges[1]  # Owen (1956)
-    joint = torch.minimum(joint.clamp_min(0.0), upper(torch.maximum(h, k)))
-    # E[X f] = E[df/dX] + rho E[df/dY], again and again
-    on_h, on_k = density(h) * upper(given_h), density(k) * upper(given_k)
+    up_h, up_k = upper(h), upper(k)
+    joint = 0.5 * (up_h + up_k) - wedges[0] - wedges[1]  # Owen (1956)
+    joint = torch.minimum(joint.clamp_min(0.0), torch.minimum(up_h, up_k))
+    # E[X f] = E[df/dX] + rho E[df/dY], again and again; at the edges, one variable given the other
+    edges = [(density(z), g, upper(g)) for z, g in ((h, given_h), (k, given_k))]
+    (on_h, beside_h), (on_k, beside_k) = ((d * up, d * spread * (density(g) - g * up)) for d, g, up in edges)
     x, y = on_h + rho * on_k - h * joint, on_k + rho * on_h - k * joint
-    both = density(h) * spread * excess(given_h) + rho * joint - h * y
+    both = beside_h + rho * joint - h * y
     if orders == 2:
         return [[joint, y], [x, both]]
-    xx = joint + rho * density(k) * spread * excess(given_k) - h * x
-    yy = joint + rho * density(h) * spread * excess(given_h) - k * y
+    xx, yy = joint + rho * beside_k - h * x, joint + rho * beside_h - k * y
     xxy, xyy = y + rho * x - h * both, x + rho * y - k * both
     return [[joint, y, yy], [x, both, xyy], [xx, xxy, xx + 2.0 * rho * both - k * xxy]]
-
-
-def excess(z: Tensor) -> Tensor:
-    """E[(X - z)_+]."""
-    return density(z) - z * upper(z)
-
-
-def second(z: Tensor) -> Tensor:
-    """E[(X - z)_+^2]."""
-    return upper(z) - z * excess(z)
 
 
 def bell(a: Tensor, b: Tensor, rho: Tensor, room: Tensor) -> Tensor:
