@@ -35,10 +35,12 @@ class Kind(NamedTuple):
     convert: Callable[[Any], Any] = lambda value: value
 
 
-def checked(function: Callable[P, R], *, isolated: bool = False) -> Callable[P, R]:
+def checked(
+    function: Callable[P, R], *, settings: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+) -> Callable[P, R]:
     """Return the function with a check of its arguments, which converts numbers and flags to Python's own.
 
-    With ``isolated`` it does not depend on the caller's autocast and default device, either.
+    It runs apart from the caller's settings of torch (:func:`isolation`), or within the ``settings`` given.
     """
     refusal = ActivationError if ".activations" in function.__module__ else InvalidInputError
     order = function.__code__.co_varnames[: function.__code__.co_argcount]
@@ -52,27 +54,45 @@ def checked(function: Callable[P, R], *, isolated: bool = False) -> Callable[P, 
         plain = [_plain(name, value, kinds.get(name, ()), refusal) for name, value in zip(order, args, strict=False)]
         named = {name: _plain(name, value, kinds.get(name, ()), refusal) for name, value in kwargs.items()}
         errors = np.errstate(divide="warn", over="warn", invalid="warn", under="ignore")  # whatever the caller has set
-        with once(), errors, isolation() if isolated else contextlib.nullcontext():
+        with once(), errors, (settings or isolation)():
             return function(*plain, *args[len(order) :], **named)  # type: ignore[arg-type]
 
     return inside
 
 
 @contextlib.contextmanager
-def isolation() -> Iterator[None]:
-    """Compute without autocast, on the processor unless a tensor says otherwise; ``@isolation()`` is a decorator."""
+def on_processor() -> Iterator[None]:
+    """Compute on the processor unless a tensor says otherwise, with tensors that may have gradients."""
     with contextlib.ExitStack() as stack:
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.no_grad())
         if torch.empty(0).device.type != "cpu":  # quicker than torch.get_default_device()
             stack.enter_context(torch.device("cpu"))
         yield
 
 
-def isolated_settings(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with its arguments checked, and independent of autocast and of the default device."""
-    return checked(function, isolated=True)
+@contextlib.contextmanager
+def isolation() -> Iterator[None]:
+    """Compute without autocast, too; ``@isolation()`` is a decorator."""
+    with contextlib.ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(on_processor())
+        yield
+
+
+@contextlib.contextmanager
+def _with_gradients() -> Iterator[None]:
+    with on_processor(), torch.enable_grad():
+        yield
+
+
+ambient = functools.partial(checked, settings=contextlib.nullcontext)
+"""Check the arguments of a function that follows the caller's settings, as modules of torch do."""
+trains = functools.partial(checked, settings=_with_gradients)
+"""Check the arguments of a function that trains, under the caller's autocast but wherever it is called."""
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ._arguments import check_settings, checked, positive_int, shown
+from ._arguments import ambient, check_settings, positive_int, shown
 from .errors import ConvergenceError, ConvergenceWarning, InvalidInputError, warn
 
 Step = Callable[[Tensor], Tensor]
@@ -104,7 +104,7 @@ class Equilibrium:
         warn(message, ConvergenceWarning)
 
 
-@checked
+@ambient
 def solve_equilibrium(
     step: Step,
     z0: Tensor,

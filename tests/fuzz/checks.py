@@ -323,6 +323,15 @@ def arguments(rng: np.random.Generator) -> Outcome:
     return Outcome(called(rng, _LINES))
 
 
+def settings(rng: np.random.Generator) -> Outcome:
+    """Sound calls under settings of torch; an input is a call."""
+    from fuzz.arguments import folder
+    from fuzz.settings import settings as under
+
+    with contextlib.chdir(folder()):
+        return Outcome(sum(under(rng) for _ in range(_LINES)))
+
+
 _LINES = 10
 _NETWORKS = [
     nsd.DEQ("relu", 0.2, 0.5, 0.1),
@@ -370,6 +379,7 @@ CASES = {
     "derivatives": derivatives,
     "cells": cells,
     "modules": modules,
+    "settings": settings,
 }
 
 

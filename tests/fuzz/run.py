@@ -35,7 +35,7 @@ SHARES = (
     *("kernels",) * 30,
     *("equivalents", "machines") * 4,
     *("laws", "arguments") * 2,
-    *("cli", "files", "documents", "certificates", "derivatives"),
+    *("cli", "files", "documents", "certificates", "derivatives", "settings"),
     *("cells", "modules") * 3,
 )
 SLOW, LARGE = 5.0, 1000.0  # seconds and megabytes for at most fifty points, unless a warning has said so

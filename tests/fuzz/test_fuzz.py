@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from fuzz.arguments import call, calls
+from fuzz.arguments import calls
 from fuzz.run import hold_or_are_refused, report
+from fuzz.settings import SETTINGS, differs
 
 CASES = [
     *(("kernels", first, 8) for first in (0, 16)),
@@ -21,6 +21,7 @@ CASES = [
     ("certificates", 12, 3),
     ("cells", 0, 6),
     ("modules", 0, 6),
+    ("settings", 0, 2),
 ]
 
 
@@ -50,9 +51,6 @@ def test_cases_that_once_failed(kind: str, seed: int) -> None:
     assert report((kind, seed)).failure == ""
 
 
-def test_every_call_answers_where_numpy_raises() -> None:
-    """Some programs set np.errstate(all="raise") for themselves; underflow within a call is no error of theirs."""
-    for name, (function, sound) in calls().items():
-        if name not in ("nn.fit", "replace"):  # torch alone, and slow
-            with np.errstate(all="raise"):
-                call(function, sound())
+@pytest.mark.parametrize("name", sorted(calls()))
+def test_calls_do_not_depend_on_settings_of_torch_and_numpy(name: str) -> None:
+    assert not differs(name, SETTINGS)

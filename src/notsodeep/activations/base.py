@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arguments import finite, isolated_settings, shown
+from .._arguments import checked, finite, shown
 from .._caches import cached
 from .._files import parsed
 from ..errors import ActivationError, InvalidInputError, SerialisationError
@@ -275,7 +275,7 @@ class Activation:
         made = Affine(self, gain, scale, skip, shift)
         return self if (made.gain, made.scale, made.skip, made.shift) == (1.0, 1.0, 0.0, 0.0) else made
 
-    @isolated_settings
+    @checked
     def centred(self, at: float) -> Activation:
         """Return phi - E[phi(at xi)] with xi standard normal, the form that the theorems assume."""
         if not 0.0 <= at < math.inf:
@@ -298,7 +298,7 @@ class Activation:
         return _from_document(parsed(document, "an activation"))
 
     @staticmethod
-    @isolated_settings
+    @checked
     def from_callable(
         function: Callable[[Any], Any], kinks: Sequence[float] = (), *, name: str | None = None
     ) -> Activation:

@@ -18,7 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor, nn
 
-from .._arguments import check_settings
+from .._arguments import check_settings, isolation
 from .._arrays import as_device
 from ..errors import InvalidInputError
 from ..matching import Twin
@@ -35,9 +35,10 @@ R = TypeVar("R")
 
 
 def all_or_nothing(fit: Callable[P, R]) -> Callable[P, R]:
-    """Decorate ``fit`` so that a fit that fails leaves the estimator as it was, with its old model."""
+    """Decorate ``fit``: apart from torch's settings, and a fit that fails leaves the estimator with its old model."""
 
     @functools.wraps(fit)
+    @isolation()
     def safely(*args: P.args, **kwargs: P.kwargs) -> R:
         estimator: Any = args[0]
         before = dict(vars(estimator))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arguments import isolated_settings
+from .._arguments import checked
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..activations.base import gaps
 from .rule import as_scales, beyond, check_ends, finite, normal_density, portions
@@ -28,7 +28,7 @@ class Moments:
     square_curvature: Any  # Q2 = E[(phi^2)''(tau xi)]; d E[phi(sqrt(q) xi)^2] / dq = Q2 / 2
 
 
-@isolated_settings
+@checked
 def moments(phi: ActivationLike, tau: Any) -> Moments:
     """Return the Gaussian moments of an activation at one or many scales.
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arguments import isolated_settings, positive_int, shown
+from .._arguments import checked, positive_int, shown
 from .._arrays import as_numbers
 from .._caches import cached
 from ..activations import Activation, ActivationLike, Affine, activation
@@ -168,7 +168,7 @@ def as_scales(tau: Any, root: bool = False) -> tuple[Tensor, Callable[[Tensor], 
     return (flat.sqrt() if root else flat), restore
 
 
-@isolated_settings
+@checked
 def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bool = False) -> Any:
     """Return the Hermite coefficients E[phi(sqrt(q) xi) h_k(xi)], k < terms, or those of phi': q.shape + (terms,).
 

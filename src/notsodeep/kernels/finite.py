@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arguments import isolated_settings, positive_int, whole_seed
+from .._arguments import checked, positive_int, whole_seed
 from .._arrays import as_rows, like, same_columns
 from .._equilibrium import SolverOptions, solve_equilibrium
 from .._maps import Averages, Convolution, Gradients, Product, root_mean_square
@@ -23,7 +23,7 @@ from ..errors import ConvergenceError, InvalidInputError
 from ..networks import DEQ, ConvDEQ, Kernel, Network, check_kernel
 
 
-@isolated_settings
+@checked
 def finite_ck(
     network: Network | ConvDEQ,
     X: Any,
@@ -71,7 +71,7 @@ def finite_ck(
     return _average(_Drawn.features_gram, network, X, Y, width, draws, seed, check)
 
 
-@isolated_settings
+@checked
 def finite_ntk(
     network: Network | ConvDEQ,
     X: Any,

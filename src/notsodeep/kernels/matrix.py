@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arguments import checked, flag, isolated_settings, isolation
+from .._arguments import checked, flag, isolation
 from .._arrays import as_rows, bad_row, check_target, like, same_columns, squared_norms
 from ..errors import ConvergenceError, InvalidInputError
 from ..networks import KERNELS, Convolutional, Kernel, Network
@@ -189,7 +189,7 @@ def _matrices(
 # ---- a kernel as an object -------------------------------------------------------------------------------
 
 
-@isolated_settings
+@checked
 def kernel_function(
     network: Network | Convolutional,
     kernel: Kernel = "ntk",
@@ -249,7 +249,7 @@ class KernelFunction:
         ends = (self.table.norms.low, self.table.norms.high) if self.table is not None else ()
         return f"KernelFunction({self.network!r}, {self.spec.names[0]!r}{norms.format(*ends)})"
 
-    @isolated_settings
+    @checked
     def __call__(self, X: Any, Y: Any = None, *, out: Any = None) -> Any:
         """Compute the kernel between the rows of ``X`` and ``Y``, or of ``X`` alone; ``out`` as in :func:`ck`."""
         (name,) = self.spec.names
@@ -258,7 +258,7 @@ class KernelFunction:
         filled = _fill(self.network, self.spec, x, y, None if out is None else {name: out}, None, self.table)
         return like(filled[name], X) if out is None else out
 
-    @isolated_settings
+    @checked
     def slopes(self, X: Any, Y: Any = None) -> Slopes:
         """Compute the kernel and its derivatives in the inner product and in the squared norm of the first row.
 
@@ -286,7 +286,7 @@ class KernelFunction:
         slopes = slopes_of(self.spec, x, y, self.table)
         return Slopes(*(like(values, X) for values in slopes))
 
-    @isolated_settings
+    @checked
     def diagonal(self, X: Any) -> Any:
         """Compute k(x, x) of every row of ``X``, (n, p)."""
         rows = as_rows(self.network.flattened(X), "X", least=0)

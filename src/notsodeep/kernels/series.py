@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._arguments import isolated_settings, positive_int
+from .._arguments import checked, positive_int
 from .._arrays import Array
 from .._fixed_point import unbracketed
 from ..activations import Activation
@@ -29,7 +29,7 @@ from .pointwise import diagonal, equilibrium_variance, largest_rounded, mean_squ
 Complex = NDArray[np.complex128]
 
 
-@isolated_settings
+@checked
 def power_series(network: Network, terms: int, kernel: Kernel = "ck", norm: Any = 1.0, other: Any = None) -> Array:
     """g_0 ... g_(terms-1) of k(x, y) = sum_k g_k cos(x, y)^k, for all inputs with ||x|| = ``norm``, ||y|| = ``other``.
 

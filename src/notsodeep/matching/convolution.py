@@ -12,7 +12,7 @@ from scipy.optimize import least_squares
 from torch import Tensor
 
 from .. import kernels as _kernels
-from .._arguments import checked, isolated_settings, positive_int, whole_seed
+from .._arguments import checked, positive_int, whole_seed
 from .._arrays import as_rows
 from ..equivalents import relative_spectral_error
 from ..errors import InfeasibleMatchError
@@ -59,7 +59,6 @@ class ConvTwin:
         )
 
 
-@isolated_settings
 @checked
 def match_conv(
     deq: ConvDEQ,

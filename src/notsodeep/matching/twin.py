@@ -156,6 +156,7 @@ class Twin(Drawn):
             if part is not None and (said := outside(row_norms(as_rows(part)), self.norms)):
                 warn(said)
 
+    @checked
     def verify(self, X: Any) -> Verification:
         """Measure how far the exact kernels of the twin, and of the plain network, are from the DEQ's on rows X."""
         points = as_rows(X).to(torch.float64)

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._arguments import check_fields, checked
+from .._arguments import ambient, check_fields, checked
 from .._equilibrium import SolverOptions
 from .._files import parsed, write_with
 from .._words import Parametrisation
@@ -107,7 +107,7 @@ def save(model: Model, path: str | Path) -> None:
     write_file(path, model.state_dict(), {"kind": "model", **model.config()})
 
 
-@checked
+@ambient
 def load(path: str | Path, device: torch.device | str | None = None) -> DEQ | ENN:
     """Read a network that :func:`save` wrote; raise CheckpointError if the file is damaged or not a network.
 

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked, positive_int
+from .._arguments import ambient, positive_int
 from .._equilibrium import Equilibrium, SolverOptions
 from .._maps import Convolution
 from .._words import Kernel
@@ -44,7 +44,7 @@ class ConvDEQ(DEQ):
 
     spec: Specification  # type: ignore[assignment]
 
-    @checked
+    @ambient
     def __init__(
         self,
         spec: Specification,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .._arguments import finite, positive_int
+from .._arguments import finite, isolation, positive_int
 from .._arrays import as_numbers, as_rows, like
 from .._equilibrium import SolverOptions, solve_equilibrium
 from ..errors import ContractionError, InvalidInputError
@@ -137,7 +137,7 @@ class Search:
     def run(self, x: Tensor, tol: float | None, begin: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return outputs, steps, proven and radius of all rows, and the last states of those that are not proven."""
         self.tol = tol
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        with torch.no_grad():
             start, drive, seen = self.problem.start(x)
             start = start if begin is None else begin.to(start)
             factors, rest = self._bounds(start, *self.problem.errors(x, drive))
@@ -306,6 +306,7 @@ class Searches:
 _SEARCHES: weakref.WeakKeyDictionary[Any, Searches] = weakref.WeakKeyDictionary()
 
 
+@isolation()
 def proven_classes(model: Any, X: Any, tol: float | None = None) -> Decision:
     """Prove classes, or outputs to within ``tol``, of a network; rows that float32 leaves open are done in float64."""
     as_rows(X, features=model.in_features, least=0)
@@ -397,6 +398,7 @@ class Contraction:
         """Return outputs that are proven to be within ``tol`` of those of the equilibrium."""
         return self._prove(X, tol)
 
+    @isolation()
     def _prove(self, X: Any, tol: float | None) -> Decision:
         search = Search(_Wrapped(self, as_numbers(X, "X")))
         return prove([lambda: search], X, tol)
@@ -411,7 +413,7 @@ class _Wrapped:
         self.own, self.lipschitz, self.step = own, own.lipschitz, own.cell
         try:
             zero, generator = rows.new_zeros(1, own.width), torch.Generator().manual_seed(0)
-            other = torch.randn(1, own.width, generator=generator).to(rows)
+            other = torch.randn(1, own.width, generator=generator, dtype=torch.float32).to(rows)
             with torch.no_grad():
                 own.cell(zero, rows[:1])
                 (constant,), (value,) = own.readout(zero), own.readout(other)

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked, positive_int
+from .._arguments import ambient, positive_int
 from .._equilibrium import Equilibrium, SolverOptions
 from .._maps import Product, root_mean_square
 from .._words import Kernel, Parametrisation
@@ -61,7 +61,7 @@ class DEQ(Model):
 
     spec: Specification
 
-    @checked
+    @ambient
     def __init__(
         self,
         spec: Specification,

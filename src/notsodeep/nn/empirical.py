@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked, isolated_settings, not_negative, shown
+from .._arguments import checked, not_negative, shown
 from .._arrays import like
 from .._maps import Gradients
 from .._progress import track
@@ -19,7 +19,7 @@ from .tangents import Tangents, check_mode, chosen
 Outputs = Literal["mean", "trace", "full"]
 
 
-@isolated_settings
+@checked
 def empirical_ntk(
     model: nn.Module,
     X: Any,
@@ -69,7 +69,7 @@ def empirical_ntk(
     return like(_finished(found, outputs, tangents.outputs), X)
 
 
-@isolated_settings
+@checked
 def empirical_kernel(
     model: nn.Module, X: Any, names: list[str], rates: Mapping[str, float], progress: bool | None
 ) -> Tensor:
@@ -153,7 +153,7 @@ def _place(found: Tensor, a: Any, b: Any, full: bool) -> Tensor:
 # ---- features ------------------------------------------------------------------------------------------------
 
 
-@isolated_settings
+@checked
 def empirical_ck(model: nn.Module, X: Any, Y: Any = None, *, layer: str | None = None) -> Any:
     """Compute the Gram matrix of the features of any module, which is the kernel of its readout.
 

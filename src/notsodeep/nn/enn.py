@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked, positive_int
+from .._arguments import ambient, checked, positive_int
 from .._files import write_with
 from .._words import Init, Kernel, Parametrisation
 from ..activations import Activation
@@ -61,7 +61,7 @@ class ENN(Model):
 
     spec: Specification
 
-    @checked
+    @ambient
     def __init__(
         self,
         network: Specification | Twin,

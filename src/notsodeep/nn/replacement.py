@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._arguments import check_fields, checked, positive_int, shown, whole_seed
+from .._arguments import check_fields, positive_int, shown, trains, whole_seed
 from .._arrays import as_numbers, like
 from .._words import Drawn, as_html
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
@@ -38,7 +38,7 @@ class Training(TypedDict, total=False):
     progress: bool | None
 
 
-@checked
+@trains
 def replace(
     model: Callable[..., Any],
     X: Any,

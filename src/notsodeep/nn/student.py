@@ -250,9 +250,11 @@ def mix(data: Data, ask: Ask, options: ReplaceOptions, seed: int, progress: bool
     rows = data.rows
     shape = (count, *[1] * (rows.ndim - 1))
     first, second = (rows[_draw(data, count, generator)] for _ in range(2))
-    share, size = (torch.rand(shape, generator=generator).to(rows) for _ in range(2))
+    share, size = (torch.rand(shape, generator=generator, dtype=torch.float32).to(rows) for _ in range(2))
     noise = LIMITS.noise * data.spread * size
-    mixed = torch.lerp(first, second, share) + noise * torch.randn(first.shape, generator=generator).to(rows)
+    mixed = torch.lerp(first, second, share) + noise * torch.randn(
+        first.shape, generator=generator, dtype=torch.float32
+    ).to(rows)
     batches = mixed.split(LIMITS.batch) if count else ()
     told = f"solving {count:,} mixed rows by the model"
     parts = [ask(batch) for batch in track(batches, len(batches), told, progress)]

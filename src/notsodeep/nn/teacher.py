@@ -189,7 +189,7 @@ def sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Gener
             shapes = f"{tuple(part.shape[1:])} beside {tuple(known.shape[1:])}"
             raise InvalidInputError(f"the batches of {name} must hold rows of one shape, got rows of {shapes}")
         parts.append(part)
-        keys.append(torch.rand(len(part), generator=generator))
+        keys.append(torch.rand(len(part), generator=generator, dtype=torch.float32))
         if 2 * sum(map(len, keys)) > 3 * most:  # now and then, so that a row is copied few times
             parts, keys = ([kept] for kept in _largest(parts, keys, most))
     if not sum(map(len, parts)):

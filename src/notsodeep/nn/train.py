@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._arguments import checked, not_negative, positive_int
+from .._arguments import not_negative, positive_int, trains
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from .checkpoint import Checkpoint, all_finite, fingerprint
@@ -75,7 +75,7 @@ class History:
         return f"History({len(self)} epochs, loss {end.loss:.4g}{seen}{held}, {seconds:.2f} s)"
 
 
-@checked
+@trains
 def fit(
     model: nn.Module,
     data: Any,
@@ -162,7 +162,7 @@ def fit(
     return History(tuple(rows))
 
 
-@checked
+@trains
 def fit_readout(model: Model, data: Any, *, ridge: float = 1e-3, validation: Any = None) -> History:
     """Fit the readout in closed form: argmin |F R' - Y|^2 / n + ridge |R|^2 over the readout R on features F.
 
