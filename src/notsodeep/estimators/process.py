@@ -195,6 +195,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
             starts = [at]
         self.parameters_ = evidence(at)[2]
 
+    @torch.enable_grad()
     def _profile(
         self, moved: Sequence[str], rows: Any, steps: Any, at: Array, slopes: bool = False
     ) -> tuple[float, Array, dict[str, float]]:
@@ -270,6 +271,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         K = kernel_matrix(self._kernel_of(values), self._X, self.client)
         return evidence(K, self._Y, values["amplitude"], values["noise"])
 
+    @torch.enable_grad()
     def _with_gradient(self, values: dict[str, float]) -> tuple[float, Array]:
         """Return the evidence and its derivatives by ``theta_``, in one backward pass.
 
