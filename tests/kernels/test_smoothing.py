@@ -27,7 +27,7 @@ def test_all_pairs_of_scales_are_the_entrywise_integrals(name):
     assert float(((grid - exact).abs() / (own[:, i] * own[:, j])).max()) < tolerance()
 
 
-@pytest.mark.parametrize("name", ["elu", "selu", "hard_tanh", "hard_swish", "wrapped"])
+@pytest.mark.parametrize("name", ["elu", "selu", "hard_tanh", "hard_swish", "sin", "cos", "wrapped"])
 def test_closed_forms_under_noise_are_integrals(name):
     """At noises from 1e-4 to 3, near the kinks and far from them."""
     wrapped = nsd.activation("elu", alpha=0.7).affine(gain=-0.6, scale=1.7, skip=0.3, shift=0.2)
@@ -107,7 +107,7 @@ def rows_with_near_duplicates() -> np.ndarray:
     return X
 
 
-@pytest.mark.parametrize(("name", "sigma_b2"), [("mish", 3.0), ("erf", 1e6), ("elu", 300.0)])
+@pytest.mark.parametrize(("name", "sigma_b2"), [("mish", 3.0), ("erf", 1e6), ("elu", 300.0), ("sin", 0.1)])
 def test_near_duplicates_need_no_integrals_entry_by_entry(name, sigma_b2, monkeypatch):
     network, X = nsd.DEQ(name, 0.1, sigma_b2), rows_with_near_duplicates()
     monkeypatch.setattr(KernelSpec, "pairwise", None)

@@ -265,6 +265,11 @@ class _Wave(Activation):
     def closed_form(self) -> ClosedForm:
         return wave_pair
 
+    def smoothed(self, mean: Tensor, noise: Tensor) -> Smoothed:
+        fall = torch.exp(-0.5 * noise * noise)
+        value = fall * self._value(mean)
+        return value, fall * self._slope(mean), -value
+
     def closed_moments(self, tau: Tensor) -> list[Tensor]:
         q = tau**2
         (mean, slope), (square, steep) = self._closed_means(q), self.closed_form()(q, q, q)

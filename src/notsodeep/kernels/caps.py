@@ -27,6 +27,8 @@ from .pointwise import KernelSpec, OnDiagonal, TensorDomain, equilibrium_varianc
 from .table import Level, Table, product_root
 from .tabulate import Nodes, Unresolved, closed_enough, layer_values
 
+_MOST = 40  # nodes of the norms
+
 
 class Cap:
     """The kernels of a network for cosines beyond the reach of a table, near r = ``sign``."""
@@ -36,18 +38,23 @@ class Cap:
         self.spec = KernelSpec(spec.network, self.names, spec.rates)
         wide = math.log(self.scale.high / self.scale.low)
         far = spec.network.kinked and any(set(phi.kinks) - {0.0} for phi in spec.network.activations)
-        self.size = 1 if self.scale.single else min(40, 8 + math.ceil(7.0 * wide) * (3 if far else 1))
-        between = torch.linspace(math.log(self.scale.low), math.log(self.scale.high), 4, dtype=torch.float64)[1:3]
-        self.at = torch.cat([self.scale.nodes(self.size), between.exp()])  # at the last ones the series are checked
-        self.domain = Corner(torch.triu_indices(len(self.at), len(self.at)), sign, math.acos(table.reach))
-        own = self.spec.diagonal(self.at**2)
-        roots = torch.stack([own[name] for name in self.names]).sqrt()
-        self.roots = roots[:, self.domain.pairs].prod(1)[..., None]
+        self.sign = sign
+        self._set_size(1 if self.scale.single else min(_MOST, 8 + math.ceil(7.0 * wide) * (3 if far else 1)))
         largest = self.scale.high * math.sqrt(spec.network.variances[1])
         # the end of the first interval: within it nothing happens to functions of inputs at this scale
         self.first = 2.0 ** -max(1, math.ceil(math.log2(max(1.0, 2.0 * largest))))
         self._levels: dict[int, dict[Kernel, Level] | None] = {}
         self._lock = threading.RLock()  # the layers are shared
+
+    def _set_size(self, size: int) -> None:
+        """Take so many nodes of the norms."""
+        self.size = size
+        between = torch.linspace(math.log(self.scale.low), math.log(self.scale.high), 4, dtype=torch.float64)[1:3]
+        self.at = torch.cat([self.scale.nodes(size), between.exp()])  # at the last ones the series are checked
+        self.domain = Corner(torch.triu_indices(len(self.at), len(self.at)), self.sign, math.acos(self.table.reach))
+        own = self.spec.diagonal(self.at**2)
+        roots = torch.stack([own[name] for name in self.names]).sqrt()
+        self.roots = roots[:, self.domain.pairs].prod(1)[..., None]
 
     def number(self, angle: float) -> int:
         """The interval of an angle."""
@@ -86,17 +93,26 @@ class Cap:
             return self._levels[number]
 
     def _build(self, start: float, end: float) -> dict[Kernel, Level] | None:
-        terms = LIMITS.cap_angles
         if end > math.pi:
             return None
-        found = self.domain.kernels(self.spec, self.at, torch.from_numpy(nodes(terms, start, end)))
-        values = torch.stack([found[name] for name in self.names]) / self.roots
-        if not bool(torch.isfinite(values).all()):
-            return None
-        series = values @ torch.tensor(to_coefficients(terms)).T
-        if not float(series[..., -2:].abs().max()) <= LIMITS.cap_error:
-            return None
-        return dict(zip(self.names, self.in_norms(series), strict=True))
+        smooth, terms = not self.spec.network.kinked, LIMITS.cap_angles
+        while True:
+            found = self.domain.kernels(self.spec, self.at, torch.from_numpy(nodes(terms, start, end)))
+            values = torch.stack([found[name] for name in self.names]) / self.roots
+            if not bool(torch.isfinite(values).all()):
+                return None
+            series = values @ torch.tensor(to_coefficients(terms)).T
+            if not float(series[..., -2:].abs().max()) <= LIMITS.cap_error:
+                if not smooth or terms > LIMITS.cap_angles:
+                    return None
+                terms *= 2
+                continue
+            try:
+                return dict(zip(self.names, self.in_norms(series), strict=True))
+            except Unresolved:
+                if not smooth or self.size in (1, _MOST):
+                    raise
+                self._set_size(min(_MOST, self.size + self.size // 2))
 
     def in_norms(self, series: Tensor) -> list[Level]:
         """Series in the angle at pairs of norms, (functions, pairs, orders), as series in the norms as well."""
@@ -292,6 +308,8 @@ class _Graded(LayerMaps):
         else:  # for points of different norms, kinks off zero meet at angles that are not zero
             low, high = min(0.8 * low, self.ends[0]), max(high, self.ends[1])
         high = min(high + 0.1, math.asinh(2.0 / self.bend))
+        # functions that settle on straight lines keep their digits far out, others see the rounding of their argument
+        rounding = 0.0 if self.phi.tails() is not None else LIMITS.tolerance / self.bend
         sizes = (16, 24, 32, 48, 64, 96, 128, 192)
         likely = sum(size < 12.0 + 10.0 * (high - low) for size in sizes[:-1])
         for size in sizes[likely : likely + 2]:
@@ -301,7 +319,7 @@ class _Graded(LayerMaps):
             values = layer_values(self.phi, self.q, self.domain.pairs, angles)
             series = torch.tensor(to_coefficients(size)) @ values.transpose(1, 2)
             relative = series.abs() / series.abs().amax(1, keepdim=True).clamp_min(1e-300)
-            length = needed(relative.transpose(0, 1), 0.02 * LIMITS.cap_error)
+            length = needed(relative.transpose(0, 1), max(0.02 * LIMITS.cap_error, rounding))
             if length <= size - 3:
                 self.ends, self.series = (low, high), series[:, :length].transpose(0, 1)[..., None].contiguous()
                 return

@@ -411,7 +411,9 @@ def closed_enough(phi: Activation, q: Tensor, least: float) -> bool:
 
     A rounded covariance knows the angle to 1e-16 / angle; slopes vary by their own size over an angle of 1 / scale.
     """
-    scale = float(q.max()) ** 0.5
+    scale, pieces = float(q.max()) ** 0.5, phi.piecewise_linear and phi.closed_form() is None
+    if pieces and bool(Layer(phi, q, q).large.any()):  # then they are integrals
+        return False
     return phi.quick and (scale < LIMITS.blurred_scale or least**3 * scale > 1.0 / LIMITS.blurred_scale**2)
 
 

@@ -482,7 +482,7 @@ class Points:
         ]
         out, at_once = torch.empty_like(x2), max(64, numbers // len(level.signs))
         for part in torch.arange(len(x2), device=x2.device).split(at_once):
-            left, right = (side.index_select(1, which[part]) for side, which in sides)
+            left, right = (side.gather(1, which[part].expand(len(side), -1)) for side, which in sides)
             out[part] = level.at(left, right, x2[part])
         return out
 
