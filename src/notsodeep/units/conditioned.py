@@ -99,11 +99,6 @@ class Conditioned(NormUnits):
         """Return the coefficients as a tensor (Chebyshev orders, groups * size), which does not depend on the width."""
         return self._table.to(like)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of the table."""
-        return len(self.coefficients[0][0]), self.groups * self.basis.size
-
     @functools.cached_property
     def _table(self) -> Tensor:
         with torch.inference_mode(False):
@@ -131,14 +126,11 @@ class Conditioned(NormUnits):
             out = table[0].to(norm).expand(*norm.shape, -1)
         else:
             wide = norm if norm.device.type == "mps" else norm.double()  # coefficients may cancel each other
-            out = self.polynomials(wide, orders) @ table.to(wide)
+            inside, (centre, half) = wide.clamp(self.low, self.high), self.variable
+            place = ((inside.log() if self.logarithmic else inside) - centre) / half
+            out = chebyshev(place, orders) @ table.to(wide)
         out = out * wide.unsqueeze(-1) if self.power else out
         return out.to(norm.dtype).unflatten(-1, (self.groups, self.basis.size))
-
-    def polynomials(self, norm: Tensor, orders: int) -> Tensor:
-        """Return the Chebyshev polynomials of the norm, or of its logarithm: shape (..., orders)."""
-        inside, (centre, half) = norm.clamp(self.low, self.high), self.variable
-        return chebyshev(((inside.log() if self.logarithmic else inside) - centre) / half, orders)
 
     @property
     def variable(self) -> tuple[float, float]:
