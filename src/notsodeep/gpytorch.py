@@ -14,7 +14,7 @@ from .kernels import diagonal, kernels_of
 from .networks import DEQ, check_kernel
 
 try:
-    from gpytorch.constraints import Interval, Positive
+    from gpytorch.constraints import GreaterThan, Interval, Positive
     from gpytorch.kernels import Kernel
 
     Base: Any = Kernel
@@ -35,7 +35,8 @@ class DEQKernel(Base):
     kernel : "ck", "ntk" or "ntk_frozen"
     ard_num_dims, batch_shape, active_dims
         Options of every GPyTorch kernel. With ``ard_num_dims=p`` the columns are divided by lengthscales of their own,
-        which are parameters, too. A batch of kernels has variances of its own for each of its members.
+        which are parameters, too; they stay above 0.025, as in BoTorch, unless ``lengthscale_constraint`` says
+        otherwise. A batch of kernels has variances of its own for each of its members.
 
     Examples
     --------
@@ -59,6 +60,8 @@ class DEQKernel(Base):
         if Base is object:
             raise MissingExtraError("gpytorch", "gpytorch")
         self.has_lengthscale = options.get("ard_num_dims") is not None
+        if self.has_lengthscale:  # the kernel grows without bound as a lengthscale vanishes
+            options = {"lengthscale_constraint": GreaterThan(0.025), **options}
         super().__init__(**options)
         self.phi, self.kernel = activation_of(activation), kernel
         check_kernel(DEQ(self.phi, 0.0), kernel)
