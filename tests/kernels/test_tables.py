@@ -121,6 +121,18 @@ def test_tanh_has_a_table_far_beyond_its_features():
         assert float(((found - reference[kind][i, j, k]).abs() / (own[i] * own[j]).sqrt()).max()) < tolerance(), kind
 
 
+def test_correlations_may_rise_above_those_of_the_inputs():
+    network, norms = nsd.DEQ("softplus", 0.2, 1.0), tabulate.rounded_range(nsd.DEQ("softplus", 0.2), 0.6, 2.0)
+    table, slow = tabulate.build_table(network, None, norms, torch.float64)
+    assert table is not None
+    assert not slow
+    X = np.random.default_rng(0).standard_normal((50, 20)) / 20**0.5
+    s, dots = (X**2).sum(1), X @ X.T
+    i, j = np.triu_indices(50, 1)
+    single = pairwise(network, *(torch.tensor(v) for v in (s[i], s[j], dots[i, j])), ("ntk",))["ntk"]
+    np.testing.assert_allclose(nsd.ntk(network, X)[i, j], single, rtol=tolerance())
+
+
 def test_results_do_not_depend_on_what_was_computed_before(digits):
     net = nsd.DEQ("tanh", 0.15, 1.0)
     nsd.clear_caches()

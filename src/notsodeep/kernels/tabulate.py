@@ -352,7 +352,7 @@ class Nodes(TensorDomain):
     def settle(self, fixed: FixedPoint, state: KernelState) -> Tensor:
         """Solve the equation of the variances, and look ahead where kinks need to know the range of correlations."""
         q = equilibrium_variance(fixed.network, state.points)
-        if not fixed.network.closed or fixed.network.kinked:
+        if fixed.network.kinked or any(phi.closed_form() is None for phi in fixed.network.activations):
             self.expected = _range(fixed, q, self.pairs, fixed.drive(state.covariance))
         return q
 
