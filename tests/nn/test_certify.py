@@ -258,8 +258,12 @@ def false_alarms(level: float, times: int, batches: int) -> int:
     rng, alarms = np.random.default_rng(5), 0
     for _ in range(times):
         found = certificate(1.0 - rng.binomial(2000, 0.1) / 2000)
-        fell = rng.binomial(25, 0.1, batches).cumsum()
-        alarms += any(compare_samples(found, 25 * (k + 1), int(count)).p_value < level for k, count in enumerate(fell))
+        fell, starts = [0, *rng.binomial(25, 0.1, batches).cumsum().tolist()], [(0, 0)]
+        for k in range(1, batches + 1):
+            starts += [(25 * (k - 1), fell[k - 1])] if 25 * (k - 1) > 2 * starts[-1][0] else []
+            if compare_samples(found, 25 * k, fell[k], starts).p_value < level:
+                alarms += 1
+                break
     return alarms
 
 
@@ -270,6 +274,12 @@ def test_drift_is_rarely_seen_where_there_is_none_and_always_where_there_is() ->
     assert compare_samples(certificate(), 0, 0).p_value == 1.0
     found = compare_samples(certificate(0.9, 10_000_000), 300, 45)
     assert (found.share, found.expected) == (0.15, pytest.approx(0.1))
+
+
+def test_a_late_change_is_not_lost_among_the_rows_before_it() -> None:
+    whole = compare_samples(certificate(), 22_000, 2_000 + 400)
+    since = compare_samples(certificate(), 22_000, 2_000 + 400, [(0, 0), (20_000, 2_000)])
+    assert since.p_value < 1e-3 < whole.p_value
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def fast() -> Replacement:
 @pytest.fixture
 def unseen(fast: Replacement) -> Replacement:
     """Those rows that other tests have sent are forgotten."""
-    fast._seen, fast._fell, fast._warned = 0, 0, False
+    fast._counts, fast._warned = [(0, 0)], False
     return fast
 
 

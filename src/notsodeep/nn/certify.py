@@ -327,16 +327,24 @@ class Drift:
         return self.fall_through / self.rows if self.rows else math.nan
 
 
-def compare_samples(certificate: Certificate, rows: int, fall_through: int) -> Drift:
+def compare_samples(
+    certificate: Certificate, rows: int, fall_through: int, starts: Sequence[tuple[int, int]] = ((0, 0),)
+) -> Drift:
     """Return a test of the rows seen against those measured that is valid at every look.
 
     For a known share p the likelihood ratio of a Beta(1/2, 1/2) mixture against p is a martingale, which exceeds 1 / a
     with a probability of at most a (Ville). The share is known up to an interval, from which it is missing by chance.
+    So that a late change is not lost among many rows before it, the test is a mean of such ratios, one for the rows
+    since each of ``starts``, which are the rows seen before with their fall-through. A ratio to come counts as one.
     """
     before, n = certificate.fall_through, certificate.measured
     low = float(beta.ppf(_CHANCE / 2.0, before, n - before + 1)) if before else 0.0
     high = 1.0 - float(beta.ppf(_CHANCE / 2.0, n - before, before + 1)) if before < n else 1.0
-    likely = min(max(fall_through / rows, low), high) if rows else low
-    against = xlogy(fall_through, likely) + xlogy(rows - fall_through, 1.0 - likely)
-    grown = float(betaln(fall_through + 0.5, rows - fall_through + 0.5) - betaln(0.5, 0.5) - against)
-    return Drift(rows, fall_through, before / n, min(1.0, math.exp(min(0.0, -grown)) + _CHANCE))
+    grown = [-math.log(len(starts) + 1.0)]
+    for k, start in enumerate(starts, 1):
+        some, fell = rows - start[0], fall_through - start[1]
+        likely = min(max(fell / some, low), high) if some else low
+        against = xlogy(fell, likely) + xlogy(some - fell, 1.0 - likely)
+        ratio = float(betaln(fell + 0.5, some - fell + 0.5) - betaln(0.5, 0.5) - against)
+        grown.append(ratio - math.log(k * (k + 1.0)))
+    return Drift(rows, fall_through, before / n, min(1.0, math.exp(min(0.0, -float(logsumexp(grown)))) + _CHANCE))

@@ -132,7 +132,7 @@ class Search:
         self.reach = float(effect.norm(dim=1).max()) * (1.0 + 1e-9)
         self.options = SolverOptions("picard", tol=_ALMOST, max_steps=min(10**6, math.ceil(50 / (1 - self.limit)) + 20))
         # the bound is 1 / (1 - L) steps at first, and random weights halve a step
-        self.first = max(1, math.floor(-math.log2(1.0 - self.limit)))
+        self.first = max(2, math.floor(-math.log2(1.0 - self.limit)))
 
     def run(self, x: Tensor, tol: float | None, begin: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return outputs, steps, proven and radius of all rows, and the last states of those that are not proven."""

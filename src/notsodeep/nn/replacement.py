@@ -182,7 +182,7 @@ class Replacement(Drawn, nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.rungs, self.certificate, self.shape = model, nn.ModuleList(rungs), certificate, tuple(shape)
-        self._known, self._seen, self._fell, self._warned = known, 0, 0, False
+        self._known, self._counts, self._warned = known, [(0, 0)], False
         self._ask = Teacher(model, Agreement(certificate.tolerance, certificate.share))
         self._ask.shape = None if known is None else tuple(known.answers[0].shape[1:])
         self.training = False
@@ -282,19 +282,22 @@ class Replacement(Drawn, nn.Module):
     # -- after calibration -------------------------------------------------------------------------------
     def drift(self) -> Drift:
         """Compare the share of rows that no rung answered since calibration with that of the measured rows."""
-        return compare_samples(self.certificate, self._seen, self._fell)
+        return compare_samples(self.certificate, *self._counts[-1], self._counts[:-1] or self._counts)
 
     def _count(self, rows: int, fell: int) -> None:
-        self._seen, self._fell = self._seen + rows, self._fell + fell
+        """Add to the rows seen and those that fell through; counts at each doubling of the rows are kept."""
+        *kept, (seen, before) = self._counts
+        kept = kept if kept and seen <= 2 * kept[-1][0] else [*kept, (seen, before)]
+        self._counts = [*kept, (seen + rows, before + fell)]
         if self._warned or not rows:
             return
         found = self.drift()
         if found.p_value < 1e-4:
             self._warned = True
             warn(
-                f"of the last {found.rows:,} rows {found.share:.2%} were left by the student, of those at calibration "
-                f"{found.expected:.2%} (p = {found.p_value:.1e}): the inputs have changed, and the promise speaks of "
-                "inputs like those of calibration. Call replace again on rows like these"
+                f"the inputs have changed: the student leaves another share of them than the {found.expected:.2%} of "
+                f"calibration ({found.share:.2%} of {found.rows:,} rows so far, p = {found.p_value:.1e}), and the "
+                "promise speaks of inputs like those. Call replace again on rows like the latest"
             )
 
     def measure(self, x: Tensor, repeats: int = 9) -> Timing:
