@@ -432,7 +432,7 @@ def _run_fused(
             *(out.stride(0) for out in outs),
             *(sigma_a2 / window, sigma_b2 / window, sigma_c2),
             *(scale, a * b / scale, a * b, steep),
-            *(plan.relax, plan.square, -(-plan.steps // 2)),
+            *plan,
             CHANNELS=channels,
             HEIGHT=height,
             WIDTH=width,

@@ -111,7 +111,7 @@ def _total(field):
 @triton.jit
 def _pair(
     x, y, ux, uy, i, j, down_by, across_by, sigma_a2, sigma_b2, sigma_c2, scale, tilt, straight, steep,
-    relax, square, rounds,
+    relax, square, steps,
     CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
     REACH: tl.constexpr, TANGENT: tl.constexpr, CURVED: tl.constexpr, TILTED: tl.constexpr,
 ):
@@ -132,26 +132,22 @@ def _pair(
     inverse = tl.where(sizes > 0, 1.0 / tl.where(sizes > 0, sizes, 1.0), 0.0)
     source, gain = inverse * drive, inverse * (scale * sigma_a2)
 
-    # two steps at once, so that no field is copied; what the first of all sees of ``other`` has the factor zero
-    rho, other, omega = source, tl.zeros([ROWS, LANES], tl.float32), 1.0
-    for k in range(rounds):
+    # what the first step sees of ``before`` has the factor zero; two names of one value would not both be carried on
+    rho, before, omega = source, tl.zeros([ROWS, LANES], tl.float32), 1.0
+    for k in range(steps):
         image = _window(sizes * _value(rho, tilt, CURVED, TILTED), REACH, WIDTH)
-        other = _step(rho, other, source, gain, image, omega, relax)
+        before, rho = rho, _step(rho, before, source, gain, image, omega, relax)
         omega = 4.0 / (4.0 - square * tl.where(k == 0, 2.0, omega))
-        image = _window(sizes * _value(other, tilt, CURVED, TILTED), REACH, WIDTH)
-        rho = _step(other, rho, source, gain, image, omega, relax)
-        omega = 4.0 / (4.0 - square * omega)
     value = scale * _total(sizes * _value(rho, tilt, CURVED, TILTED)) / positions
     whole, rest = value, value
     if TANGENT:
         slope = tl.where(inside, straight + (steep - straight) * 0.318309886183791 * _angle(rho), 0.0)
         begin, gain = slope * (1.0 / positions), sigma_a2 * slope
-        effect, other, omega = begin, tl.zeros([ROWS, LANES], tl.float32), 1.0
-        for k in range(rounds):
-            other = _step(effect, other, begin, gain, _window(effect, REACH, WIDTH), omega, relax)
+        effect, before, omega = begin, tl.zeros([ROWS, LANES], tl.float32), 1.0
+        for k in range(steps):
+            image = _window(effect, REACH, WIDTH)
+            before, effect = effect, _step(effect, before, begin, gain, image, omega, relax)
             omega = 4.0 / (4.0 - square * tl.where(k == 0, 2.0, omega))
-            effect = _step(other, effect, begin, gain, _window(other, REACH, WIDTH), omega, relax)
-            omega = 4.0 / (4.0 - square * omega)
         effect *= sizes
         whole = value + _total(effect * rho)
         rest = value + _total(effect * (rho - source))
@@ -165,7 +161,7 @@ def field_kernel(
     moves, weights, shifts,  # of the averages before the readout
     ck_stride, ntk_stride, frozen_stride,
     sigma_a2, sigma_b2, sigma_c2, scale, tilt, straight, steep,  # of the network and its activation
-    relax, square, rounds,  # of Chebyshev's method, see SemiIteration; a round is two steps
+    relax, square, steps,  # of Chebyshev's method, see SemiIteration
     CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
     REACH: tl.constexpr, SYMMETRIC: tl.constexpr, TANGENT: tl.constexpr, CURVED: tl.constexpr, TILTED: tl.constexpr,
 ):
@@ -178,7 +174,7 @@ def field_kernel(
     for k in range(shifts):
         v, w, r = _pair(
             x, y, ux, uy, i, j, tl.load(moves + 2 * k), tl.load(moves + 2 * k + 1),
-            sigma_a2, sigma_b2, sigma_c2, scale, tilt, straight, steep, relax, square, rounds,
+            sigma_a2, sigma_b2, sigma_c2, scale, tilt, straight, steep, relax, square, steps,
             CHANNELS, HEIGHT, WIDTH, ROWS, LANES, REACH, TANGENT, CURVED, TILTED,
         )
         weight = tl.load(weights + k)
