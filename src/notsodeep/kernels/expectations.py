@@ -133,7 +133,7 @@ class Layer:
         x, y = self.variance_x.sqrt(), self.variance_y.sqrt()
         if self.pieces is not None:  # their closed form loses digits as the product of the scales
             product = LIMITS.linear_product if self.phi.piecewise_linear else LIMITS.square_product
-            return x * y > product * tails.reach**2
+            return x.clamp_min(tails.reach) * y.clamp_min(tails.reach) > product * tails.reach**2
         return torch.minimum(x, y) > 0.25 * tails.reach
 
     def subset(self, which: Tensor) -> Layer:
