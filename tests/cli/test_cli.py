@@ -456,6 +456,13 @@ def test_a_column_of_labels_is_told(tmp_path, capsys):
     assert "the column Label is taken for a feature" in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_column_that_counts_is_told(tmp_path, capsys):
+    for text, said in (("id,a\n1,0.5\n2,0.6\n3,0.1\n", True), ("0.5,7\n0.6,8\n0.7,9\n", False)):
+        (tmp_path / "X.csv").write_text(text)
+        assert len(inputs.points_from(tmp_path / "X.csv")) == 3
+        assert ("counts the rows" in capsys.readouterr().err) == said
+
+
 def test_failures_without_a_file_name_no_file():
     assert explained(OSError(28, "No space left on device"))[1].startswith("No space left on device. ")
     assert explained(FileNotFoundError(2, "No such file", "X.npy"))[1].startswith("X.npy: No such file. ")

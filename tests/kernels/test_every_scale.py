@@ -104,9 +104,9 @@ def test_rows_beside_a_large_bias_or_a_long_row_against_single_entries(name, b, 
 
 
 @pytest.mark.parametrize("short", [1e-98, 1e-30, 1e-3])
-@pytest.mark.parametrize("long", [1e5, 1e13, 1e60, 1e100])
+@pytest.mark.parametrize("long", [1e8, 1e13, 1e60, 1e100])
 def test_short_rows_beside_long_ones(short, long):
     """Hard tanh is x for the one and a sign for the other: E[u sign(v)] = short rho sqrt(2 / pi)."""
     X = np.array([[short, 0.0], [0.5 * long, 0.75**0.5 * long]])
     found = nsd.ck(nsd.ENN(["hard_tanh"]), X)[0, 1] / short
-    assert found == pytest.approx(0.5 * (2.0 / np.pi) ** 0.5, rel=tolerance(amplified=100) + 1.0 / long**2)
+    assert found == pytest.approx(0.5 * (2.0 / np.pi) ** 0.5, rel=tolerance(amplified=100))

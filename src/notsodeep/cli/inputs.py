@@ -113,6 +113,8 @@ def points_from(source: Path, images: bool = False) -> Any:
             complain(
                 f"{source}: the column {classes[0]} is taken for a feature; labels have a file of their own.", "yellow"
             )
+        if table.shape[1] > 1 and len(table) > 2 and table.iloc[:, 0].diff().iloc[1:].eq(1).all():
+            complain(f"{source}: the first column counts the rows and is taken for a feature.", "yellow")
         table = table.to_numpy()
     if images and table.ndim == 4:
         return as_rows(table.reshape(len(table), -1), str(source)).numpy().reshape(table.shape)
