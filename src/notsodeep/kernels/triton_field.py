@@ -13,24 +13,14 @@ import triton.language as tl
 
 
 @triton.jit
-def _lowered(field):
-    """Move the rows of a field down by one: even rows become odd ones, and zeros come in."""
+def _moved(field, DOWN: tl.constexpr):
+    """Move the rows of a field down or up by one: even rows become odd ones and odd rows even ones; zeros come in."""
     if field.shape[0] == 1:
         moved = tl.zeros_like(field)
     else:
         even, odd = tl.split(tl.permute(tl.reshape(field, [field.shape[0] // 2, 2, field.shape[1]]), (0, 2, 1)))
-        moved = tl.reshape(tl.permute(tl.join(_lowered(odd), even), (0, 2, 1)), field.shape)
-    return moved
-
-
-@triton.jit
-def _raised(field):
-    """Move the rows of a field up by one."""
-    if field.shape[0] == 1:
-        moved = tl.zeros_like(field)
-    else:
-        even, odd = tl.split(tl.permute(tl.reshape(field, [field.shape[0] // 2, 2, field.shape[1]]), (0, 2, 1)))
-        moved = tl.reshape(tl.permute(tl.join(odd, _raised(even)), (0, 2, 1)), field.shape)
+        rows = tl.join(_moved(odd, DOWN), even) if DOWN else tl.join(odd, _moved(even, DOWN))
+        moved = tl.reshape(tl.permute(rows, (0, 2, 1)), field.shape)
     return moved
 
 
@@ -50,7 +40,7 @@ def _window(field, REACH: tl.constexpr, WIDTH: tl.constexpr):
     """The sum over the window."""
     rows, down, up = field, field, field
     for _ in tl.static_range(REACH):
-        down, up = _lowered(down), _raised(up)
+        down, up = _moved(down, True), _moved(up, False)
         rows += down + up
     total = rows
     for by in tl.static_range(1, REACH + 1):
