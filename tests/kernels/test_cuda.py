@@ -19,6 +19,8 @@ NETWORKS = [
     nsd.DEQ("relu", 0.2),
     nsd.DEQ("silu", 0.1, sigma_c2=0.1),
     nsd.DEQ("elu", 0.2),
+    nsd.DEQ("elu", 0.05, 4.6, 15.7),  # many entries are nearly parallel beside the bias
+    nsd.DEQ("gelu", 0.05, 1.0, 1e3),
     nsd.ENN(["cos"]),
     nsd.ENN(["gelu", "tanh"]),
 ]
