@@ -91,7 +91,7 @@ def tile_kernel(
         share, other = tl.load(tx + gi, mask=inside_i, other=0.0), tl.load(ty + gj, mask=inside_j, other=0.0)
         square = share[:, None] + (1.0 - share)[:, None] * other[None, :] - given * (r + beside)
         lack = tl.maximum(square, 0.0) / (1.0 + tl.abs(r))
-        lack = tl.where(r < 0, -lack, lack)
+        lack *= tl.where(r < 0, -1.0, 1.0).to(lack.dtype)  # zeros have signs, too, which 0 - lack would lose
         _list(outside, gi, gj, lack, found_i, found_j, lacks, count, capacity, BM, BN)
 
     r = tl.minimum(tl.maximum(r, -reach), reach)
