@@ -165,5 +165,5 @@ def test_any_text_is_refused(text: str, cut: int) -> None:
 @pytest.mark.parametrize("tau0", [1e-300, 1e-31, 1e31, 1e100, 1e300])
 def test_scales_without_fourth_powers_are_named(tau0: float) -> None:
     for kernel in KERNELS:
-        with pytest.raises(NotSoDeepError, match=r"from 1e-30 to 1e\+30, got tau0 = 1e"):
+        with pytest.raises(NotSoDeepError, match=r"tau0 must be a number from 1e-30 to 1e\+30, got 1e"):
             nsd.match(nsd.DEQ("tanh", 0.2), tau0, kernel)  # type: ignore[arg-type]
