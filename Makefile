@@ -18,7 +18,7 @@ $(DEMO): pyproject.toml constraints.txt
 
 # and all that tests, studies and documentation need
 $(STAMP): $(DEMO)
-	$(INSTALL) -e '.[dev,docs,onnx,dask,csv,studies]'
+	$(INSTALL) -e '.[dev,docs,onnx,dask,csv,studies,gpytorch]'
 	touch $(STAMP)
 
 demo: $(DEMO)
