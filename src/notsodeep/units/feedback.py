@@ -63,9 +63,10 @@ class Feedback(NormUnits):
         return self.base.continuous
 
     def table(self, like: Tensor, width: int) -> Tensor:
-        """Return the coefficients, row after row, and beta of every unit: one dimension."""
+        """Return the coefficients, row after row, those of the factor, and beta of every unit: one dimension."""
         spread = ((torch.arange(width, dtype=torch.float64) + 0.5) * _GOLDEN) % 1.0
-        return torch.cat([self._coefficients.T.flatten(), torch.special.ndtri(spread)]).to(like)
+        gain = torch.tensor(self.gain, dtype=torch.float64)
+        return torch.cat([self._coefficients.T.flatten(), gain, torch.special.ndtri(spread)]).to(like)
 
     @functools.cached_property
     def _coefficients(self) -> Tensor:
@@ -78,19 +79,21 @@ class Feedback(NormUnits):
         first, second, *rest = (chebyshev((norm - 1.0) / (norm + 1.0), len(rows)) @ rows.to(norm)).unbind(-1)
         return first, second, (norm + self.offset) * rest[0] if rest else torch.zeros_like(norm)
 
-    def factor(self, norm: Tensor) -> Tensor:
+    def factor(self, norm: Tensor, gain: Tensor | None = None) -> Tensor:
         """Return the factor of the units at these norms."""
         if not self.gain:
             return torch.ones_like(norm)
-        return chebyshev((norm - 1.0) / (norm + 1.0), len(self.gain)) @ norm.new_tensor(self.gain)
+        gain = norm.new_tensor(self.gain) if gain is None else gain
+        return chebyshev((norm - 1.0) / (norm + 1.0), len(self.gain)) @ gain.to(norm)
 
     def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
-        count, norm = self._coefficients.numel(), row_norms(inputs)
-        rows, beta = table[:count].unflatten(0, (len(self.parts), -1)).T, table[count:]
+        norm, count = row_norms(inputs), self._coefficients.numel()
+        parts, gain, beta = table.tensor_split((count, count + len(self.gain)))
+        rows = parts.unflatten(0, (len(self.parts), -1)).T
         linear, rest, shared = (part.unsqueeze(-1) for part in self.amplitudes(norm, rows))
         argument = torch.addcmul(self.drive * before, linear, before.roll(1, -1)).addcmul(rest, before.roll(2, -1))
         units = self.base(torch.addcmul(argument, shared, beta) if len(self.parts) == 3 else argument)
-        return self.factor(norm).unsqueeze(-1) * units if self.gain else units
+        return self.factor(norm, gain).unsqueeze(-1) * units if self.gain else units
 
     def at(self, domain: Any, points: Any) -> tuple[Any, Any]:
         return domain.units(functools.partial(FeedbackLayer, self, domain.layer), points)
