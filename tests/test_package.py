@@ -208,8 +208,9 @@ def test_the_range_of_versions_is_the_tested_one():
     assert {name: numbers(oldest[name])[: len(numbers(low))] for name, low in lowest.items()} == {
         name: numbers(low) for name, low in lowest.items()
     }
-    for name in lowest:
-        assert numbers(oldest[name]) <= numbers(importlib.metadata.version(name)) <= numbers(newest[name]), name
+    for name in lowest:  # what is installed may be newer than what is pinned: `make test-newest` runs this, too
+        assert numbers(oldest[name]) <= numbers(newest[name]), name
+        assert numbers(oldest[name]) <= numbers(importlib.metadata.version(name)), name
 
 
 def code_blocks(name):
