@@ -187,6 +187,12 @@ def test_variances_and_ridge_are_chosen_together_and_given_ones_are_kept():
     assert nsd.DEQRegressor("tanh", sigma_b2=0.3, sigma_c2=0.0, scale="rows").fit(X, y).best_["kernels"] == 1
 
 
+@pytest.mark.parametrize("phi", ["tanh", "sin"])
+def test_the_search_for_one_variance_leaves_the_other_as_it_is(phi):
+    assert nsd.DEQRegressor(phi, sigma_c2=0.5).fit(X, X[:, 0]).best_["sigma_c2"] == 0.5  # a small sigma_b2 is best
+    assert nsd.DEQRegressor(phi, sigma_b2=50.0).fit(X, np.sin(3 * X[:, 0])).best_["sigma_b2"] == 50.0
+
+
 @pytest.mark.parametrize("target", [np.abs, np.sin])
 def test_an_activation_is_chosen_with_the_variances(target):
     y = target(3.0 * X[:, 0])

@@ -167,37 +167,38 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     def _maximise(self) -> None:
         """Find the best variances on a few rows and improve them on more rows, each time with amplitude and noise."""
-        moved, (low, high) = self._moved(), self._bounds()
-        order = np.random.default_rng(0).permutation(len(self._X))
-        draws = [np.random.default_rng(i + 1).uniform(low, high) for i in range(self.restarts if moved else 0)]
+        moved, order = self._moved(), np.random.default_rng(0).permutation(len(self._X))
+        if not moved:
+            self.parameters_ = self._profile(moved, order[: ROWS_AND_TRIES[-1][0]], np.empty(0))[2]
+            return
+        low, high = self._bounds()
+        draws = [np.random.default_rng(i + 1).uniform(low, high) for i in range(self.restarts)]
         starts = [np.clip(np.log([self.parameters_[name] for name in moved]), low, high), *draws]
-        stages = list(ROWS_AND_TRIES if moved else ROWS_AND_TRIES[-1:])
+        stages = list(ROWS_AND_TRIES)
         while len(stages) > 1 and (len(order) <= stages[-2][0] or self._slow):
             stages.pop()
         steps = track(itertools.count(), 5 + sum(tries for _, tries in stages), "hyper-parameters")
         for rows, tries in stages:
-            evidence = functools.partial(self._profile, moved, order[:rows], steps)
+            evidence = functools.partial(self._profile, moved, order[:rows], steps=steps)
             at = max(starts, key=lambda at: evidence(at)[0]) if len(starts) > 1 else starts[0]
-            tried: list[tuple[float, Array]] = []
+            tried: list[tuple[float, Array, dict[str, float]]] = []
 
             def loss(at: Array, evidence: Any = evidence, tries: int = tries, tried: Any = tried) -> Any:
                 if len(tried) == tries:  # scipy counts between its line searches only
                     raise _Spent
-                value, slopes, _ = evidence(at, slopes=True)
-                tried.append((value, at.copy()))
+                value, slopes, best = evidence(at, slopes=True)
+                tried.append((value, at.copy(), best))
                 return -value, -slopes
 
-            if moved:
-                options: Any = {"jac": True, "bounds": np.transpose([low, high]), "method": "L-BFGS-B"}
-                with contextlib.suppress(_Spent):
-                    scipy.optimize.minimize(loss, at, options={"ftol": 1e-3}, **options)
-                at = max(tried, key=lambda one: one[0])[1]
+            options: Any = {"jac": True, "bounds": np.transpose([low, high]), "method": "L-BFGS-B"}
+            with contextlib.suppress(_Spent):
+                scipy.optimize.minimize(loss, at, options={"ftol": 1e-3}, **options)
+            _, at, self.parameters_ = max(tried, key=lambda one: one[0])
             starts = [at]
-        self.parameters_ = evidence(at)[2]
 
     @torch.enable_grad()
     def _profile(
-        self, moved: Sequence[str], rows: Any, steps: Any, at: Array, slopes: bool = False
+        self, moved: Sequence[str], rows: Any, at: Array, slopes: bool = False, steps: Any = itertools.repeat(None)
     ) -> tuple[float, Array, dict[str, float]]:
         """Return the evidence of some rows at logarithms of the moved variances, maximal over amplitude and noise.
 

@@ -27,6 +27,7 @@ from .standardise import Scale
 
 GRID = tuple(float(r) for r in np.logspace(-8, 1, 37))  # of ridges relative to the mean diagonal: four to a decade
 Loss = Callable[[Tensor], Tensor]  # of predictions, (n, k): the share of each row, (n,), in the error
+FIRST = ((1.0, 0.1), (10**-0.5, 0.1), (10**0.5, 1.0))  # sigma_b2 by its start, and sigma_c2 / sigma_b2: tried first
 ACTIVATIONS = ("relu", "sin")  # to choose from: a kernel with a kink and a smooth one, both of closed form
 
 
@@ -79,61 +80,51 @@ class Search:
 
     def _survey(self, starts: Sequence[Choice], rows: int) -> None:
         """Compare scales and activations, then try a grid of variances for the best and refine it."""
-        for start in starts:
-            for choice in self._first(start):
-                self._error(choice, rows)
-        best = self._ranked(rows)[0]["choice"]
         if not self.free:
+            for start in starts:
+                self._error(start, rows)
             return
-        _, b2, c2 = best.network.variances
-        one_ratio = self._one_ratio(best)
-        if "sigma_b2" in self.free and not one_ratio:
-            follows = c2 / b2 if "sigma_c2" in self.free else 0.0
-            for u in (-0.5, 0.5):
-                self._try(best, rows, b2 * 10**u, max(c2, follows * b2 * 10**u) if u > 0 else min(c2, c2 * 10**u))
-            _, b2, c2 = self._ranked(rows)[0]["choice"].network.variances
-        if "sigma_c2" in self.free:
-            for ratio in (0.01, 1.0, 10.0) if one_ratio else (0.01, 1.0):  # without any, near rows are slow
-                self._try(best, rows, b2, b2 * ratio)
-        self._refine(rows, one_ratio)
-
-    def _first(self, start: Choice) -> list[Choice]:
-        """Return the kernels by which scales and activations are compared, with a bias if it is to be chosen."""
-        if not self.free:
-            return [start]
-        deq: Any = start.network
-        _, b2, c2 = deq.variances
-        scales = (1.0, 10**-0.5) if "sigma_b2" in self.free and not self._one_ratio(start) else (1.0,)
-        return [start.moved(b2 * u, 0.1 * b2 * u if "sigma_c2" in self.free else c2) for u in scales]
-
-    def _refine(self, rows: int, one_ratio: bool) -> None:
-        """Take golden-section steps from the best so far: in the scale of the variances, or in their ratio."""
+        # one activation is tried far from the straight line, too, where sigmoid and others are on rows of norm one
+        points = FIRST[: 3 if len({start.network for start in starts}) == 1 else 2]
+        for start in starts:
+            deq: Any = start.network
+            _, b2, c2 = deq.variances
+            for u, ratio in points if self._scaled(start) else points[:1]:
+                self._try(start, rows, b2 * u, ratio * b2 * u if "sigma_c2" in self.free else c2)
         best = self._ranked(rows)[0]["choice"]
-        _, b2, c2 = best.network.variances
-        scaled = "sigma_b2" in self.free and not one_ratio
-        along: Any = None
-        if scaled:
-            ratio = 1.0 if "sigma_c2" in self.free else 0.0
-            along = lambda u: self._try(best, rows, b2 * 10**u, c2 * 10 ** (ratio * u))  # noqa: E731
-        elif c2 > 0.0 and "sigma_c2" in self.free:
-            along = lambda u: self._try(best, rows, b2, c2 * 10**u)  # noqa: E731
-        if along is not None:
-            width, options = 0.5 if scaled else 1.0, {"maxiter": 3}
-            scipy.optimize.minimize_scalar(along, bounds=(-width, width), method="bounded", options=options)
+        for u in (-0.5, 0.5) if self._scaled(best) else ():
+            self._shifted(best, rows, u)
+        b2 = self._ranked(rows)[0]["choice"].network.variances[1]
+        if "sigma_c2" in self.free:
+            for ratio in (0.01, 1.0, 10.0) if _homogeneous(best) else (0.01, 1.0):  # without any, near rows are slow
+                self._try(best, rows, b2, b2 * ratio)
+        best = self._ranked(rows)[0]["choice"]
+        width, along = 0.5 if self._scaled(best) else 1.0, functools.partial(self._shifted, best, rows)
+        scipy.optimize.minimize_scalar(along, bounds=(-width, width), method="bounded", options={"maxiter": 3})
 
-    def _one_ratio(self, choice: Choice) -> bool:
-        """Return whether sigma_b2 is only the unit of the kernel and of sigma_c2."""
+    def _shifted(self, choice: Choice, rows: int, u: float) -> float:
+        """Try the free variances times 10^u."""
         deq: Any = choice.network
-        unit = "sigma_c2" in self.free or deq.variances[2] == 0.0
-        return unit and all(phi.homogeneity == 1.0 for phi in deq.activations)
+        _, b2, c2 = deq.variances
+        scales = self._scaled(choice), "sigma_c2" in self.free
+        return self._try(choice, rows, b2 * 10 ** (scales[0] * u), c2 * 10 ** (scales[1] * u))
+
+    def _scaled(self, choice: Choice) -> bool:
+        """Return whether sigma_b2 is free and more than the unit of the kernel and of sigma_c2."""
+        deq: Any = choice.network
+        unit = _homogeneous(choice) and ("sigma_c2" in self.free or deq.variances[2] == 0.0)
+        return "sigma_b2" in self.free and not unit
 
     def _ranked(self, rows: int) -> list[dict[str, Any]]:
         """Return what was tried on so many rows, the best first."""
         return sorted((one for (_, n), one in self.tried.items() if n == rows), key=lambda found: found["error"])
 
     def _try(self, choice: Choice, rows: int, b2: float, c2: float) -> float:
-        most = widest(self.problems[choice.scale].X) if _slow(choice.network) else math.inf
-        return self._error(choice.moved(min(b2, most), c2), rows)
+        """Return the error with these variances, or where sigma_b2 is free with one at which the kernel is quick."""
+        deq: Any = choice.network
+        if "sigma_b2" in self.free and any(phi.closed_form() is None for phi in deq.activations):
+            b2 = min(b2, widest(self.problems[choice.scale].X))
+        return self._error(choice.moved(b2, c2), rows)
 
     def _error(self, choice: Choice, rows: int) -> float:
         if (choice, rows) not in self.tried:
@@ -151,8 +142,9 @@ def widest(X: Tensor) -> float:
     return min(5.0 / max(float(squares.mean()), 1e-300), 15.0 / max(float(squares.max()), 1e-300))
 
 
-def _slow(network: Any) -> bool:
-    return any(phi.closed_form() is None for phi in network.activations)
+def _homogeneous(choice: Choice) -> bool:
+    deq: Any = choice.network
+    return all(phi.homogeneity == 1.0 for phi in deq.activations)
 
 
 def extrapolated(ridges: Mapping[int, float], total: int) -> float:

@@ -57,6 +57,8 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_settings(self)
         rows = self._rows(X, first=True)
         weights = _weights(sample_weight, rows)
+        if self.scale is None:
+            return self._set(np.zeros(rows.shape[1]), 1.0, None)
         total = float(weights.sum())
         # sums in chunks: no second copy of the data, and what is read twice is in a cache
         size = max(1, (1 << 18) // rows.shape[1])
@@ -69,22 +71,26 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         squares = (w @ (part - mean).div_(unit or 1.0).square_() for part, w in parts)
         variances = torch.stack(list(squares)).sum(0) / total
         varying = variances > (len(rows) * torch.finfo(torch.float64).eps * mean / (unit or 1.0)) ** 2  # not rounding
-        if self.scale is not None and not bool(varying.any()):
+        if not bool(varying.any()):
             raise InvalidInputError(
                 f"all rows are equal (n_samples = {len(rows)}): the data cannot be scaled to mean squared norm one"
             )
-        self.chosen_: Scale = _chosen(variances) if self.scale == "auto" else self.scale
-        scale: Any = unit * float(variances.sum()) ** 0.5 if self.chosen_ == "rows" else 1.0
-        if self.chosen_ == "columns":
+        chosen = _chosen(variances) if self.scale == "auto" else self.scale
+        scale: Any = unit * float(variances.sum()) ** 0.5
+        if chosen == "columns":
             scale = torch.where(varying, unit * (variances * varying.sum()).sqrt(), 1.0).cpu().numpy()
-        self.mean_ = (mean if self.chosen_ else torch.zeros_like(mean)).cpu().numpy()
-        self.scale_ = scale
+        return self._set(mean.cpu().numpy(), scale, chosen)
+
+    def _set(self, mean: Any, scale: Any, chosen: Scale) -> Standardiser:
+        self.mean_, self.scale_, self.chosen_ = mean, scale, chosen
         return self
 
     def transform(self, X: Any) -> Any:
         """Standardise rows, (n, p); the result has their type and precision."""
         check_is_fitted(self)
         rows = self._rows(X)
+        if self.chosen_ is None:
+            return like(rows.clone(), X)
         return like((rows - self._as(self.mean_, rows)).div_(self._as(self.scale_, rows)), X)
 
     def inverse_transform(self, X: Any) -> Any:
