@@ -180,7 +180,11 @@ class WithDropout(nn.Module):
         return self.inner(self.drop(x))
 
 
-@pytest.mark.parametrize("build", [enn, WithDropout, lambda: deq(kernel="ntk_frozen"), lambda: deq(kernel="ck")])
+@pytest.mark.parametrize(
+    "build",
+    [enn, WithDropout, lambda: deq(kernel="ck"), lambda: deq(kernel="ntk_frozen").limit_contraction(0.5)],
+    ids=["enn", "dropout", "ck", "limit"],
+)
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_resuming_continues_bit_for_bit(build, optimiser: str, tmp_path) -> None:
     options = {"optimiser": optimiser, "lr": 0.02, "batch_size": 32, "seed": 4}

@@ -6,12 +6,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from .._arguments import ambient, positive_int
+from .._arguments import ambient, finite, positive_int
 from .._equilibrium import Equilibrium, SolverOptions
 from .._maps import Product, root_mean_square
 from .._words import Kernel, Parametrisation
@@ -233,27 +233,37 @@ class DEQ(Model):
         return math.sqrt(self.readout.shape[1]) if self.parametrisation == "standard" else 1.0
 
     def limit_contraction(self, limit: float | None) -> DEQ:
-        """Scale A down before each training step, so that :meth:`contraction` stays below a limit, and return self.
+        """Keep :meth:`contraction` below a limit between 0 and 1, or no longer (None), and return self.
 
-        The limit lies between 0 and 1; None removes it.
+        A is scaled down before each training step, and by ``eval()`` after the last one.
         """
-        if limit is not None and not 0 < limit < 1:
-            raise InvalidInputError(f"the limit of the contraction must lie between 0 and 1, got {limit!r}")
         if limit is not None:
+            if not 0 < finite("limit", limit) < 1:
+                raise InvalidInputError(f"the limit of the contraction must lie between 0 and 1, got {limit!r}")
             self._check_bounded()
         self.contraction_limit = limit
         return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; weights that the last training step moved beyond the limit of the contraction return to it."""
+        if not mode and self._vector is not None:
+            self._scale_down(steps=500)
+            self._vector = None
+        return super().train(mode)
 
     def _limit(self) -> None:
         if self.contraction_limit is None or not self.training or not self.recurrent.requires_grad:
             return
         # under torch.func the weights are not the module's own: they are left alone
         if isinstance(self.recurrent, nn.Parameter) and torch.is_grad_enabled():
-            norm, self._vector = power_iteration(self._layer, self.recurrent, self._vector, steps=20)
-            # power iteration approaches from below: leave it one part in a hundred
-            excess = self._excess(norm) / (0.99 * self.contraction_limit)
-            if excess > 1.0:
-                self.recurrent.data.div_(excess)
+            self._scale_down(steps=20)
+
+    def _scale_down(self, steps: int) -> None:
+        norm, self._vector = power_iteration(self._layer, self.recurrent, self._vector, steps)
+        # power iteration approaches from below: leave it one part in a hundred
+        excess = self._excess(norm) / (0.99 * (self.contraction_limit or math.inf))
+        if excess > 1.0:
+            self.recurrent.data.div_(excess)
 
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
         offset = [] if self.offset is None else [("offset", self.offset)]

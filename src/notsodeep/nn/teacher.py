@@ -88,9 +88,9 @@ class Agreement:
 def evaluating(model: Any) -> Iterator[None]:
     """Hold a module in evaluation mode without gradients, and leave every part in the mode in which it was."""
     training = [part for part in model.modules() if part.training] if isinstance(model, nn.Module) else []
-    if training:
-        model.eval()
     try:
+        for part in training:
+            part.training = False
         with torch.no_grad():
             yield
     finally:
