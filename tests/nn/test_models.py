@@ -195,6 +195,13 @@ def test_contraction_is_kept_during_training() -> None:
     assert norm_after(None) > 1.2
 
 
+def test_a_limit_goes_on_in_another_precision() -> None:
+    model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), 5, 16, 2).limit_contraction(0.5)
+    model(X.float())
+    model.double()(X)
+    assert model.eval().contraction() <= 0.5
+
+
 def test_without_recurrence_a_deq_is_one_layer() -> None:
     model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.0, sigma_b2=1.0), 5, 32, 3, dtype=torch.float64).limit_contraction(
         0.5

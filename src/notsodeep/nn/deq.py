@@ -281,7 +281,7 @@ def power_iteration(
     """Return |A| and its right singular vector by power iteration on A'A, from ``start`` or a fixed random vector."""
     with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
         draw = torch.randn(layer.features(weights), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        vector = (draw / draw.norm()).to(weights) if start is None else start
+        vector = (draw / draw.norm() if start is None else start).to(weights)
         norm = 0.0
         for _ in range(steps):
             image = layer.back(weights, layer.forward(weights, vector))
