@@ -183,8 +183,8 @@ def test_cells_and_readouts_that_fail_or_are_not_affine_are_refused() -> None:
     R, X = nn.Linear(4, 2), torch.ones(3, 4)
     for cell, readout, rows_, match in (
         (lambda z, x: 0.1 * z + x, lambda z: z**2, X, "not affine"),
-        (lambda z, x: 0.1 * z + x, R, X.double(), "rows of torch.float64: mat1 and mat2"),
-        (lambda z, x: z @ x, R, X, "fails on states"),
+        (lambda z, x: 0.1 * z + x, R, X.double(), "torch.float64: mat1 and mat2"),
+        (lambda z, x: z @ x, R, X, r"for states of shape \(1, 4\), fails"),
         (3, R, X, "not callable"),
     ):
         with pytest.raises(InvalidInputError, match=match):

@@ -314,6 +314,8 @@ def test_predict_gives_what_the_replacement_gives(unseen: Replacement) -> None:
     assert unseen.predict(LATER[:0]).shape == (0, CLASSES)
     with pytest.raises(InvalidInputError, match="expected a tensor of shape"):
         unseen.predict(LATER[:, :2])
+    with pytest.raises(InvalidInputError, match="the rows hold NaN"), pytest.warns(NotSoDeepWarning, match="reached"):
+        unseen.predict(torch.nan * LATER[:5])
 
 
 def test_predict_asks_the_model_in_full_batches_and_holds_few(fast: Replacement, monkeypatch) -> None:
@@ -513,6 +515,8 @@ def changing(x: Tensor) -> Tensor:
         (None, {"rows": (TRAIN, TRAIN)}, "a tuple of arrays was given"),
         (None, {"calibration": {"x": FRESH}}, "a dict of arrays was given"),
         (None, {"student": nn.Linear(P, 2)}, r"outputs of shape \(3,\) for each row as the model does, got \(2,\)"),
+        (None, {"student": nn.Linear(4, 3)}, r"the student fails on rows of shape \(2, 6\)"),
+        (None, {"ladder": [nn.Linear(4, 3), "abstain"]}, "rung 1 of the ladder fails on rows of shape"),
         (None, {"student": nn.Linear(P, 3).requires_grad_(False)}, "nothing to train"),
         ("model", {}, "model must be"),
     ],

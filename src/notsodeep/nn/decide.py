@@ -23,7 +23,7 @@ from .._arguments import finite, isolation, positive_int
 from .._arrays import as_numbers, as_rows, like
 from .._equilibrium import SolverOptions, solve_equilibrium
 from ..errors import ContractionError, InvalidInputError
-from .model import LIMITS
+from .model import LIMITS, naming
 
 _ALMOST = 1.0 - 1e-9  # a bound over what it must be below: strictly less than one
 _FUNCTION = 16  # units in the last place by which an activation of torch may be off
@@ -231,7 +231,7 @@ class Proven:
         weights = model.input.detach().double().transpose(0, 1).flatten(1).norm(dim=1).max()
         self.columns, self.spread = (model._drive_factor() * float(w) for w in (weights, layer.spread(model.input)))
         read = gamma(model.readout.shape[1] + model._state_size() // model.width + 64, unit)
-        weights = read * float(model.readout.detach().double().norm(dim=1).max()) * model._read_factor()
+        weights = read * float(model.readout.detach().double().norm(dim=1).max()) * model._factor(model.readout)
         self.sees_inputs = model._dense.readout == "pre-activation"
         sigmas = model._sigmas if self.sees_inputs else (1.0, 0.0, 0.0)
         constant = 0.0 if model.bias is None else read * float(model.bias.detach().abs().max())
@@ -413,17 +413,13 @@ class _Wrapped:
 
     def __init__(self, own: Contraction, rows: Tensor) -> None:
         self.own, self.lipschitz, self.step = own, own.lipschitz, own.cell
-        try:
-            zero, generator = rows.new_zeros(1, own.width), torch.Generator().manual_seed(0)
-            other = torch.randn(1, own.width, generator=generator, dtype=torch.float32).to(rows)
+        zero, generator = rows.new_zeros(1, own.width), torch.Generator().manual_seed(0)
+        other = torch.randn(1, own.width, generator=generator, dtype=torch.float32).to(rows)
+        with naming(f"the cell or the readout, for states of shape (1, {own.width}),", rows[:1]):
             with torch.no_grad():
                 own.cell(zero, rows[:1])
                 (constant,), (value,) = own.readout(zero), own.readout(other)
             self.effect = _effect(self.outputs, constant, own.width, 1)
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise InvalidInputError(
-                f"the cell or the readout fails on states of shape (1, {own.width}) and rows of {rows.dtype}: {error}"
-            ) from error
         linear = (value - constant).double() - (self.effect.double() @ other.double().T)[:, 0]
         if not float(linear.abs().max()) <= 1e-3 * (1.0 + float(value.abs().max())):
             raise InvalidInputError("the readout is not affine in the states, as nn.Linear is: nothing can be proven")

@@ -117,6 +117,7 @@ class DEQ(Model):
         return self._dense.activation
 
     def features(self, x: Tensor) -> Tensor:
+        x = self.spec.flattened(x)
         check_input(x, self.in_features, self.input.dtype)
         self._limit()
         drive = self._project(x)
@@ -148,6 +149,7 @@ class DEQ(Model):
 
     def solve(self, x: Tensor) -> Equilibrium:
         """Return the equilibria z, one row per input, with residuals and steps, without derivatives or warnings."""
+        x = self.spec.flattened(x)
         check_input(x, self.in_features, self.input.dtype)
         with torch.no_grad():
             drive = self._project(x)
@@ -159,14 +161,16 @@ class DEQ(Model):
         """Return sigma_b B x + sigma_c c in the weights' own precision: bfloat16 would exceed any useful tolerance."""
         with torch.autocast(x.device.type, enabled=False):
             shift = None if self.offset is None else self._sigmas[2] * self.offset
-            inputs = self._spread(self._sigmas[1] * x.to(self.input.dtype), self.input)
-            drive = nn.functional.linear(inputs, self.input, shift)
+            drive = self._inject(self._drive_factor() * x.to(self.input.dtype), shift)
         if self._dense.normalise and not bool(drive.any(-1).all()):
             raise InvalidInputError(
                 "a row of zeros has pre-activations of zero, which cannot be normalised; leave it out, or give the DEQ "
                 "a bias (sigma_c2 > 0)"
             )
         return drive
+
+    def _inject(self, x: Tensor, shift: Tensor | None) -> Tensor:
+        return nn.functional.linear(x, self.input, shift)
 
     def contraction(self) -> float:
         """Return sigma_a |A| Lip / sqrt(m), by power iteration: below one the equilibrium exists and is unique.
@@ -179,9 +183,7 @@ class DEQ(Model):
 
     def _excess(self, norm: float) -> float:
         """Return the Lipschitz constant of the map, from the norm of A."""
-        scale = math.sqrt(self.width) if self.parametrisation == "ntk" else 1.0
-        inner = math.prod(float(torch.linalg.matrix_norm(w.detach().double(), 2)) / scale for w in self.inner)
-        return norm * self._layer.gain * self._dense.lipschitz * inner
+        return norm * self._layer.gain * math.prod(phi.lipschitz * factor for phi, factor, _ in self._layers_of_cell())
 
     def _check_bounded(self) -> None:
         if self._dense.normalise or not math.isfinite(self._dense.lipschitz):
@@ -205,9 +207,8 @@ class DEQ(Model):
     def _certified_contraction(self) -> float:
         """Return an upper bound of the Lipschitz constant, where :meth:`contraction` approaches it from below."""
         self._check_bounded()
-        norm = norm_bound(self._layer.symbols(self.recurrent), power_iteration(self._layer, self.recurrent)[0])
-        layers = math.prod(phi.lipschitz * factor for phi, factor, _ in self._layers_of_cell())
-        return norm * self._layer.gain * layers * (1.0 + 1e-12)
+        estimate = power_iteration(self._layer, self.recurrent)[0]
+        return self._excess(norm_bound(self._layer.symbols(self.recurrent), estimate)) * (1.0 + 1e-12)
 
     def _layers_of_cell(self) -> list[tuple[Activation, float, float]]:
         """Return every activation of the cell with bounds of the norms of the weights behind it and of their sizes.
@@ -225,12 +226,8 @@ class DEQ(Model):
         return self._layer.features(self.recurrent)
 
     def _drive_factor(self) -> float:
-        """Return what the input weights are multiplied by."""
-        return self._sigmas[1] * (math.sqrt(self.in_features) if self.parametrisation == "standard" else 1.0)
-
-    def _read_factor(self) -> float:
-        """Return what the readout is multiplied by."""
-        return math.sqrt(self.readout.shape[1]) if self.parametrisation == "standard" else 1.0
+        """Return what the inputs are multiplied by."""
+        return self._sigmas[1] * self._factor(self.input)
 
     def limit_contraction(self, limit: float | None) -> DEQ:
         """Keep :meth:`contraction` below a limit between 0 and 1, or no longer (None), and return self.

@@ -20,7 +20,7 @@ from .._arguments import not_negative, positive_int, trains
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from .checkpoint import Checkpoint, all_finite, fingerprint
-from .model import LIMITS, Model, as_pair, check_classes, in_batches, one_hot, set_readout
+from .model import LIMITS, Model, as_pair, check_classes, in_batches, naming, one_hot, set_readout
 
 Optimiser = Literal["sgd", "adam"]
 Forward = Callable[[Tensor], Tensor]
@@ -209,7 +209,8 @@ def _epoch(
     total, right = X.new_zeros(()), X.new_zeros(())
     model.train()
     for batch in batches:
-        outputs = forward(X[batch])
+        with naming("the model", X[batch]):
+            outputs = forward(X[batch])
         loss = _loss(outputs, y[batch])
         stepper.zero_grad(set_to_none=True)
         loss.backward()
