@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -132,6 +133,17 @@ def test_arrays_and_no_rows() -> None:
     assert isinstance(found.classes, np.ndarray)
     assert "20 of 20 rows proven" in repr(found)
     assert len(model.decide(rows(0)).classes) == 0
+
+
+def test_threads_do_not_see_each_other() -> None:
+    model, parts = network("relu"), [rows(count, count) for count in (1500, 700, 40, 900)]
+    alone = [(model.decide(x), model.bounded(x, 1e-3)) for x in parts]
+    with ThreadPoolExecutor(4) as threads:
+        together = [list(threads.map(call, parts)) for call in (model.decide, lambda x: model.bounded(x, 1e-3))]
+    for some, others in zip(zip(*together, strict=True), alone, strict=True):
+        for one, other in zip(some, others, strict=True):
+            for name in ("outputs", "steps", "proven", "radius"):
+                assert torch.equal(getattr(one, name), getattr(other, name))
 
 
 def test_a_convolution() -> None:
