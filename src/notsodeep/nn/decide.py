@@ -152,7 +152,7 @@ class Search:
                 return lambda u: problem.step(u, inputs)
 
             def measure(u: Tensor, image: Tensor, rows: Any, still_open: Tensor) -> Tensor:
-                """Return how large the bound is beside what it must be below; infinity where rounding leaves no hope."""
+                """Return how large the bound is beside what it must be below; infinity where rounding hides it."""
                 norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in (image - u, image)]).double()
                 radius, read_error, ahead = torch.addmm(rest[:, rows], factors, norms).unbind()
                 reached[rows] = torch.where(still_open, radius, reached[rows])  # a row that is done stays

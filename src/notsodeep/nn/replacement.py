@@ -513,9 +513,7 @@ def _networks(ladder: Any, ask: Teacher, train: Data) -> tuple[list[Any], bool]:
     for k, rung in enumerate(rungs):
         found.append(rung if isinstance(rung, str) else Called(rung, ask.agreement, f"rung {k + 1} of the ladder"))
         if isinstance(found[-1], Called):
-            found[-1].find_score(train.rows[:2])
-            if found[-1](train.rows[:2])[0].shape[-1:] != train.answers.shape[-1:]:
-                raise InvalidInputError(f"rung {k + 1} of the ladder must have the outputs of the model")
+            found[-1].meet(train[:2])
     return found, abstains
 
 
