@@ -219,7 +219,6 @@ def test_every_call_names_the_rows_on_which_a_model_fails() -> None:
             lambda: nsd.empirical_ck(model, X),  # noqa: B023
             lambda: nsd.linearise(model)(torch.from_numpy(X)),  # noqa: B023
             lambda: nsd.nn.EmpiricalKernel(model, "ck").diagonal(X),  # noqa: B023
-            lambda: nsd.nn.fit(model, (X, [0, 1, 1]), progress=False),  # noqa: B023
         )
         for call in calls:
             with pytest.raises(InvalidInputError, match=r"the model fails on rows of shape \(3, 5\)"):

@@ -395,6 +395,34 @@ def test_refusals(data, options: dict, words: str) -> None:
         nsd.nn.fit(enn(kernel="ck"), data, **options)
 
 
+class Returns(nn.Linear):
+    """A module of somebody else that returns something else."""
+
+    def __init__(self, change) -> None:
+        super().__init__(P, CLASSES)
+        self.change = change
+
+    def forward(self, x: Tensor):
+        return self.change(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "validation", "words"),
+    [
+        (Returns(lambda out: (out, 1)), None, "returns a tuple"),
+        (Returns(lambda out: out[:, 0]), None, r"of shape \(n, outputs\), got \(1,\)"),
+        (Returns(lambda out: out.argmax(1, keepdim=True)), None, "no gradient"),
+        (nn.Linear(P, 2), None, "class 2 needs at least 3 outputs"),
+        (nn.Linear(P + 1, CLASSES), None, "the model fails on rows"),
+        (nn.Linear(P, CLASSES), (blobs()[0], blobs()[1] + 5), "class 7 needs"),
+        (nn.Linear(P, CLASSES), (blobs()[0][:, :2], blobs()[1]), "rows of another shape"),
+    ],
+)
+def test_other_modules_are_refused_in_words(model, validation, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        nsd.nn.fit(model, blobs(), validation=validation)
+
+
 def test_nothing_to_train() -> None:
     model = nn.Linear(P, CLASSES).requires_grad_(False)
     with pytest.raises(InvalidInputError, match="nothing to train"):
