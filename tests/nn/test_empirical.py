@@ -144,6 +144,7 @@ def test_wide_networks_have_the_exact_kernel(parametrisation: str) -> None:
     report = nsd.lazy(model, X, start=model)
     assert report.infinite is not None
     assert report.infinite[0] == report.infinite[1] < tolerance(samples=800)
+    assert nsd.lazy(model, X.tolist(), start=model).infinite == report.infinite
     if parametrisation == "ntk":
         exact = nsd.ntk(spec, X)
         K = nsd.empirical_ntk(model, X)

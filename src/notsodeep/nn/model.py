@@ -126,8 +126,7 @@ class Model(nn.Module):
     def infinite_kernel(self, X: Any) -> Any:
         """Return the exact kernel of the specification, (n, n), for the weights that train."""
         rates = getattr(self, "learning_rates", None)
-        rows = X.reshape(len(X), -1)
-        return kernels_of(self.spec, rows, kernels=(self.kernel,), learning_rates=rates, check=False)[self.kernel]
+        return kernels_of(self.spec, X, kernels=(self.kernel,), learning_rates=rates, check=False)[self.kernel]
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return one group per trained weight matrix for ``torch.optim``; multiples of ``lr`` belong to ``"ntk"``."""
