@@ -333,7 +333,7 @@ def test_images_are_taken_as_they_are():
     assert torch.equal(model.solve(torch.from_numpy(Z)).value, model.solve(torch.from_numpy(X)).value)
     nsd.nn.fit(model, (torch.from_numpy(Z), torch.from_numpy(y)), epochs=1, progress=False)
     assert nsd.match_conv(deq, Z, tol=1.0) == nsd.match_conv(deq, X, tol=1.0)
-    for other in (Z.transpose(0, 2, 3, 1), Z[:, :, :2]):
+    for other in (Z.transpose(0, 2, 3, 1), Z[:, :, :2], Z[:, 0]):
         with pytest.raises(InvalidInputError, match="channels first"):
             nsd.ck(deq, other)
         with pytest.raises(InvalidInputError, match="channels first"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -134,6 +135,17 @@ def test_arrays_and_no_rows() -> None:
     assert len(model.decide(rows(0)).classes) == 0
 
 
+def test_threads_do_not_see_each_other() -> None:
+    model, parts = network("relu"), [rows(count, count) for count in (1500, 700, 40, 900)]
+    alone = [(model.decide(x), model.bounded(x, 1e-3)) for x in parts]
+    with ThreadPoolExecutor(4) as threads:
+        together = [list(threads.map(call, parts)) for call in (model.decide, lambda x: model.bounded(x, 1e-3))]
+    for some, others in zip(zip(*together, strict=True), alone, strict=True):
+        for one, other in zip(some, others, strict=True):
+            for name in ("outputs", "steps", "proven", "radius"):
+                assert torch.equal(getattr(one, name), getattr(other, name))
+
+
 def test_a_convolution() -> None:
     spec = nsd.ConvDEQ("relu", sigma_a2=0.1, image=(1, 5, 6))
     model = nsd.nn.ConvDEQ(spec, width=4, out_features=3)
@@ -183,8 +195,8 @@ def test_cells_and_readouts_that_fail_or_are_not_affine_are_refused() -> None:
     R, X = nn.Linear(4, 2), torch.ones(3, 4)
     for cell, readout, rows_, match in (
         (lambda z, x: 0.1 * z + x, lambda z: z**2, X, "not affine"),
-        (lambda z, x: 0.1 * z + x, R, X.double(), "rows of torch.float64: mat1 and mat2"),
-        (lambda z, x: z @ x, R, X, "fails on states"),
+        (lambda z, x: 0.1 * z + x, R, X.double(), "torch.float64: mat1 and mat2"),
+        (lambda z, x: z @ x, R, X, r"for states of shape \(1, 4\), fails"),
         (3, R, X, "not callable"),
     ):
         with pytest.raises(InvalidInputError, match=match):

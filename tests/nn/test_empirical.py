@@ -144,6 +144,7 @@ def test_wide_networks_have_the_exact_kernel(parametrisation: str) -> None:
     report = nsd.lazy(model, X, start=model)
     assert report.infinite is not None
     assert report.infinite[0] == report.infinite[1] < tolerance(samples=800)
+    assert nsd.lazy(model, X.tolist(), start=model).infinite == report.infinite
     if parametrisation == "ntk":
         exact = nsd.ntk(spec, X)
         K = nsd.empirical_ntk(model, X)
@@ -210,6 +211,19 @@ def test_what_has_no_kernel_is_refused_in_words(name: str) -> None:
     model, options, words = BAD[name]
     with pytest.raises(InvalidInputError, match=words):
         nsd.empirical_ntk(model, options.pop("X", np.ones((3, 5))), **options)
+
+
+def test_every_call_names_the_rows_on_which_a_model_fails() -> None:
+    X = np.ones((3, 5), np.float32)
+    for model in (nn.Linear(4, 2), nn.Bilinear(4, 3, 2)):
+        calls = (
+            lambda: nsd.empirical_ck(model, X),  # noqa: B023
+            lambda: nsd.linearise(model)(torch.from_numpy(X)),  # noqa: B023
+            lambda: nsd.nn.EmpiricalKernel(model, "ck").diagonal(X),  # noqa: B023
+        )
+        for call in calls:
+            with pytest.raises(InvalidInputError, match=r"the model fails on rows of shape \(3, 5\)"):
+                call()
 
 
 def test_weights_that_no_gradient_reaches_are_named() -> None:

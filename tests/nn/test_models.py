@@ -188,11 +188,18 @@ def test_contraction_is_kept_during_training() -> None:
             optimiser.zero_grad()
             (-model(X).square().sum() - 2.0 * model.recurrent.square().sum()).backward()
             optimiser.step()
-        model.features(X)  # the projection happens before each use
+        model.eval()  # the last step is not followed by a use
         return float(torch.linalg.matrix_norm(model.recurrent.detach(), 2)) * math.sqrt(0.2 / 32)
 
     assert norm_after(0.9) <= 0.9
     assert norm_after(None) > 1.2
+
+
+def test_a_limit_goes_on_in_another_precision() -> None:
+    model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), 5, 16, 2).limit_contraction(0.5)
+    model(X.float())
+    model.double()(X)
+    assert model.eval().contraction() <= 0.5
 
 
 def test_without_recurrence_a_deq_is_one_layer() -> None:
@@ -217,6 +224,14 @@ def test_evaluation_does_not_touch_the_weights() -> None:
     with torch.no_grad():
         model.train()(X)
     assert torch.equal(before, model.recurrent)
+    model(X)  # in training, where it may
+    before = model.eval().recurrent.detach().clone()
+    assert torch.equal(before, model.train().eval().recurrent)
+    model.train()(X)
+    model.recurrent.data.copy_(2.0 * before)
+    with nsd.nn.teacher.evaluating(model):  # as ``replace`` does
+        model(X)
+    assert torch.equal(2.0 * before, model.recurrent)
 
 
 def rated(rates: tuple[float, ...]) -> nsd.nn.ENN:
@@ -243,6 +258,7 @@ def test_a_twin_says_what_trains() -> None:
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4.0, 2), "width must be a (positive )?whole number"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2, kernel="some"), "kernel must be"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2).limit_contraction(1.5), "between 0 and 1"),
+        (lambda: nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 3, 4, 2).limit_contraction("high"), "limit must be"),
         (lambda: nsd.nn.DEQ(nsd.DEQ("quadratic", 0.2), 3, 4, 2).limit_contraction(0.5), "no Lipschitz constant"),
         (lambda: nsd.nn.ENN(nsd.ENN(["relu"]), 3, [4, 4], 2), "width must be a whole number"),
         (lambda: rated((1.0,)).parameter_groups(1.0), "needs 2 finite"),

@@ -314,6 +314,8 @@ def test_predict_gives_what_the_replacement_gives(unseen: Replacement) -> None:
     assert unseen.predict(LATER[:0]).shape == (0, CLASSES)
     with pytest.raises(InvalidInputError, match="expected a tensor of shape"):
         unseen.predict(LATER[:, :2])
+    with pytest.raises(InvalidInputError, match="the rows hold NaN"), pytest.warns(NotSoDeepWarning, match="reached"):
+        unseen.predict(torch.nan * LATER[:5])
 
 
 def test_predict_asks_the_model_in_full_batches_and_holds_few(fast: Replacement, monkeypatch) -> None:
@@ -376,6 +378,21 @@ def test_rungs_with_scores_of_their_own_and_abstention() -> None:
     assert bool(outputs[~answered].isnan().all())
     assert not bool(outputs[answered].isnan().any())
     assert "get no answer" in repr(found)
+
+
+def test_rungs_with_one_number_for_each_row() -> None:
+    def model(x: Tensor) -> Tensor:
+        return torch.tanh(x[:, 0])
+
+    def near(x: Tensor) -> tuple[Tensor, Tensor]:
+        return model(x) + 0.2 * (x[:, 1] > 0), -x[:, 1:2]
+
+    for rung in (near, lambda x: near(x)[0]):
+        found = replaced(model, ladder=[rung, "abstain"], tolerance=0.1, disagreement=0.1)
+        answered = ~found(LATER).isnan()
+        assert 0.3 < float(answered.double().mean()) < 0.7
+        off = answered & ~((found(LATER) - model(LATER)).abs() <= 0.1)
+        assert float(off.double().mean()) <= 0.1 + 3.0 * (0.1 / len(LATER)) ** 0.5
 
 
 def test_labels_and_fields() -> None:
@@ -475,6 +492,10 @@ def neighbourly(x: Tensor) -> Tensor:
     return deq()(x + 2.0 * x[:1])
 
 
+def as_field(x: Tensor) -> Tensor:
+    return x.view(-1, 2, 3)
+
+
 def changing(x: Tensor) -> Tensor:
     return x[:, : 2 + (len(x) == 1024)]
 
@@ -498,7 +519,8 @@ def changing(x: Tensor) -> Tensor:
         (None, {"ladder": ["student", "model"]}, "ladder must be 'auto' or a sequence of functions"),
         (lambda x: deq()(x), {"ladder": "auto"}, "needs a module with a solver"),
         (nn.Linear(P, 3), {"ladder": "auto"}, "finds no solver in Linear"),
-        (None, {"ladder": [nn.Linear(P, 2), "abstain"]}, "must have the outputs of the model"),
+        (None, {"ladder": [nn.Linear(P, 2), "abstain"]}, r"1 of the ladder has outputs of shape \(2,\), the model of"),
+        (as_field, {"ladder": [lambda x: as_field(x)[:, :, :1], "abstain"], "tolerance": (None, 0.2)}, "rung 1 of the"),
         (None, {"labels": [0, 1]}, "for each of 2,000 rows"),
         (None, {"labels": [7] * 2000}, "numbers of classes"),
         (None, {"labels": [0.5] * 2000}, "numbers of classes"),
@@ -513,6 +535,8 @@ def changing(x: Tensor) -> Tensor:
         (None, {"rows": (TRAIN, TRAIN)}, "a tuple of arrays was given"),
         (None, {"calibration": {"x": FRESH}}, "a dict of arrays was given"),
         (None, {"student": nn.Linear(P, 2)}, r"outputs of shape \(3,\) for each row as the model does, got \(2,\)"),
+        (None, {"student": nn.Linear(4, 3)}, r"the student fails on rows of shape \(2, 6\)"),
+        (None, {"ladder": [nn.Linear(4, 3), "abstain"]}, "rung 1 of the ladder fails on rows of shape"),
         (None, {"student": nn.Linear(P, 3).requires_grad_(False)}, "nothing to train"),
         ("model", {}, "model must be"),
     ],

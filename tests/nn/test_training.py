@@ -180,7 +180,11 @@ class WithDropout(nn.Module):
         return self.inner(self.drop(x))
 
 
-@pytest.mark.parametrize("build", [enn, WithDropout, lambda: deq(kernel="ntk_frozen"), lambda: deq(kernel="ck")])
+@pytest.mark.parametrize(
+    "build",
+    [enn, WithDropout, lambda: deq(kernel="ck"), lambda: deq(kernel="ntk_frozen").limit_contraction(0.5)],
+    ids=["enn", "dropout", "ck", "limit"],
+)
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_resuming_continues_bit_for_bit(build, optimiser: str, tmp_path) -> None:
     options = {"optimiser": optimiser, "lr": 0.02, "batch_size": 32, "seed": 4}
@@ -389,6 +393,34 @@ def test_the_global_generator_is_left_alone() -> None:
 def test_refusals(data, options: dict, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         nsd.nn.fit(enn(kernel="ck"), data, **options)
+
+
+class Returns(nn.Linear):
+    """A module of somebody else that returns something else."""
+
+    def __init__(self, change) -> None:
+        super().__init__(P, CLASSES)
+        self.change = change
+
+    def forward(self, x: Tensor):
+        return self.change(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "validation", "words"),
+    [
+        (Returns(lambda out: (out, 1)), None, "returns a tuple"),
+        (Returns(lambda out: out[:, 0]), None, r"of shape \(n, outputs\), got \(1,\)"),
+        (Returns(lambda out: out.argmax(1, keepdim=True)), None, "no gradient"),
+        (nn.Linear(P, 2), None, "class 2 needs at least 3 outputs"),
+        (nn.Linear(P + 1, CLASSES), None, "the model fails on rows"),
+        (nn.Linear(P, CLASSES), (blobs()[0], blobs()[1] + 5), "class 7 needs"),
+        (nn.Linear(P, CLASSES), (blobs()[0][:, :2], blobs()[1]), "rows of another shape"),
+    ],
+)
+def test_other_modules_are_refused_in_words(model, validation, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        nsd.nn.fit(model, blobs(), validation=validation)
 
 
 def test_nothing_to_train() -> None:

@@ -127,7 +127,7 @@ def match_conv(
         raise InfeasibleMatchError(
             f"{layers} layers reach a relative spectral distance of {error:.2g} to the {kernel} of {deq!r} on "
             f"{len(others)} held-out images, {tol:.2g} was asked for. Take more layers or a smaller sigma_a2, or "
-            f"accept the distance with tol={error:.1g}",
+            f"accept the distance with tol={1.5 * error:.1g}",
             error,
         )
     return ConvTwin(deq, network, kernel, error, largest, relative_spectral_error(truth, first), size, len(others))

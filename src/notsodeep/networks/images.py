@@ -77,14 +77,15 @@ class _OfImages(Specification):
         return self.image[1] * self.image[2]
 
     def flattened(self, X: Any) -> Any:
-        """Return images (n, channels, height, width) as rows; what has other dimensions stays as it is."""
-        if getattr(X, "ndim", 2) != 4:
-            return X
-        if tuple(X.shape[1:]) != self.image:
+        """Return images (n, channels, height, width) as rows; rows stay as they are."""
+        shape, size = tuple(getattr(X, "shape", ())), math.prod(self.image)
+        if shape[1:] == self.image:
+            return X.reshape(len(X), size)
+        if len(shape) > 2 and shape[-1] != size:
             raise InvalidInputError(
-                f"images must have shape (n, {', '.join(map(str, self.image))}), channels first, got {tuple(X.shape)}"
+                f"images must have shape (n, {', '.join(map(str, self.image))}), channels first, got {shape}"
             )
-        return X.reshape(len(X), math.prod(self.image))
+        return X
 
     def check_rows(self, rows: Tensor) -> None:
         """Refuse rows that are not images of this size."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, Unpack
 
-import torch
 from torch import Tensor, nn
 
 from .._arguments import ambient, positive_int
-from .._equilibrium import Equilibrium, SolverOptions
+from .._equilibrium import SolverOptions
 from .._maps import Convolution
 from .._words import Kernel
 from ..networks import DEQ as Dense
@@ -72,26 +71,15 @@ class ConvDEQ(DEQ):
     def _dense(self) -> Dense:
         return self.spec.dense
 
-    def features(self, x: Tensor) -> Tensor:
-        return super().features(self.spec.flattened(x))
-
-    def solve(self, x: Tensor) -> Equilibrium:
-        return super().solve(self.spec.flattened(x))
-
     def _drive_factor(self) -> float:
         return self._sigmas[1] / self.spec.filter
 
     def _read(self, z: Tensor, x: Tensor) -> Tensor:
         return self.spec.averages.forward(z)
 
-    def _project(self, x: Tensor) -> Tensor:
-        """Return sigma_b B * x + sigma_c c, flattened, in the weights' own precision."""
-        with torch.autocast(x.device.type, enabled=False):
-            images = x.to(self.input.dtype).reshape(-1, *self.spec.image)
-            scaled = self._sigmas[1] / self.spec.filter * images
-            shift = None if self.offset is None else self._sigmas[2] * self.offset
-            drive = nn.functional.conv2d(scaled, self.input, shift, padding="same")
-            return drive.reshape(*x.shape[:-1], -1)
+    def _inject(self, x: Tensor, shift: Tensor | None) -> Tensor:
+        images = x.reshape(-1, *self.spec.image)
+        return nn.functional.conv2d(images, self.input, shift, padding="same").reshape(*x.shape[:-1], -1)
 
     def config(self) -> dict[str, Any]:
         return {**super().config(), "model": "ConvDEQ"}

@@ -23,7 +23,7 @@ from .._arguments import finite, isolation, positive_int
 from .._arrays import as_numbers, as_rows, like
 from .._equilibrium import SolverOptions, solve_equilibrium
 from ..errors import ContractionError, InvalidInputError
-from .model import LIMITS
+from .model import LIMITS, naming
 
 _ALMOST = 1.0 - 1e-9  # a bound over what it must be below: strictly less than one
 _FUNCTION = 16  # units in the last place by which an activation of torch may be off
@@ -136,28 +136,36 @@ class Search:
 
     def run(self, x: Tensor, tol: float | None, begin: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return outputs, steps, proven and radius of all rows, and the last states of those that are not proven."""
-        self.tol = tol
+        problem = self.problem
         with torch.no_grad():
-            start, drive, seen = self.problem.start(x)
+            start, drive, seen = problem.start(x)
             start = start if begin is None else begin.to(start)
-            factors, rest = self._bounds(start, *self.problem.errors(x, drive))
-            self.radius = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
+            factors, rest = self._bounds(start, *problem.errors(x, drive))
+            reached = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
 
             some = slice(None) if seen.shape[1] else slice(1)  # of which all see the same
             origin = torch.zeros_like(start[some])
-            constant = self.problem.outputs(origin, seen[some]).expand(len(x), -1)  # outputs are affine
+            constant = problem.outputs(origin, seen[some]).expand(len(x), -1)  # outputs are affine
 
             def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
-                inputs, self.constant, self.bounds = drive[rows], constant[rows], (rest[:, rows], factors)
-                return lambda u: self.problem.step(u, inputs)
+                inputs = drive[rows]
+                return lambda u: problem.step(u, inputs)
+
+            def measure(u: Tensor, image: Tensor, rows: Any, still_open: Tensor) -> Tensor:
+                """Return how large the bound is beside what it must be below; infinity where rounding hides it."""
+                norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in (image - u, image)]).double()
+                radius, read_error, ahead = torch.addmm(rest[:, rows], factors, norms).unbind()
+                reached[rows] = torch.where(still_open, radius, reached[rows])  # a row that is done stays
+                outputs = torch.addmm(constant[rows], image, problem.effect.mT).double()
+                ratio = self._ratio(outputs, radius, read_error, tol).clamp_max_(1e300)
+                return ratio.masked_fill_((ahead <= 0.0) & (ratio > _ALMOST), math.inf)
 
             # a look takes as long as a step of a narrow network, and stalls an accelerator
             seldom = start.is_cuda or start.shape[1] < LIMITS.narrow
             looks = self.first if begin is None else 1, 2 if seldom else 1
-            found = solve_equilibrium(map_of(slice(None)), start, self.options, map_of, self.measure, looks)
-            outputs = self.problem.outputs(found.value, seen)
-        radius = self.radius / self.problem.scale
-        return outputs, found.row_steps, found.converged, radius, found.value[~found.converged]
+            found = solve_equilibrium(map_of(slice(None)), start, self.options, map_of, measure, looks)
+            outputs = problem.outputs(found.value, seen)
+        return outputs, found.row_steps, found.converged, reached / problem.scale, found.value[~found.converged]
 
     def _bounds(self, u: Tensor, step: Rounding, read: Rounding) -> tuple[Tensor, Tensor]:
         """Return what the norms of a gap and of an image are multiplied by, and what is added for every row.
@@ -176,19 +184,9 @@ class Search:
         rest = torch.stack([scale * (gap + error), 2.0 * lost * read.slope + read.rest, gap - error])
         return rest.new_tensor(factors), rest
 
-    def measure(self, u: Tensor, image: Tensor, rows: Any, still_open: Tensor) -> Tensor:
-        """Return how large the bound is beside what it must be below; infinity where rounding leaves no hope."""
-        rest, factors = self.bounds
-        norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in (image - u, image)]).double()
-        radius, read_error, ahead = torch.addmm(rest, factors, norms).unbind()
-        self.radius[rows] = torch.where(still_open, radius, self.radius[rows])  # a row that is done stays
-        outputs = torch.addmm(self.constant, image, self.problem.effect.mT).double()
-        ratio = self._ratio(outputs, radius, read_error).clamp_max_(1e300)
-        return ratio.masked_fill_((ahead <= 0.0) & (ratio > _ALMOST), math.inf)
-
-    def _ratio(self, outputs: Tensor, radius: Tensor, error: Tensor) -> Tensor:
-        if self.tol is not None:
-            return (self.reach * radius + error) / self.tol
+    def _ratio(self, outputs: Tensor, radius: Tensor, error: Tensor, tol: float | None) -> Tensor:
+        if tol is not None:
+            return (self.reach * radius + error) / tol
         best, leader = outputs.max(1, keepdim=True)
         # two errors of what is seen here, and two of what is returned, which other batches round otherwise
         needed = self.apart[leader[:, 0]].mul_(radius[:, None]).add_(error[:, None], alpha=4.0)
@@ -231,7 +229,7 @@ class Proven:
         weights = model.input.detach().double().transpose(0, 1).flatten(1).norm(dim=1).max()
         self.columns, self.spread = (model._drive_factor() * float(w) for w in (weights, layer.spread(model.input)))
         read = gamma(model.readout.shape[1] + model._state_size() // model.width + 64, unit)
-        weights = read * float(model.readout.detach().double().norm(dim=1).max()) * model._read_factor()
+        weights = read * float(model.readout.detach().double().norm(dim=1).max()) * model._factor(model.readout)
         self.sees_inputs = model._dense.readout == "pre-activation"
         sigmas = model._sigmas if self.sees_inputs else (1.0, 0.0, 0.0)
         constant = 0.0 if model.bias is None else read * float(model.bias.detach().abs().max())
@@ -413,17 +411,13 @@ class _Wrapped:
 
     def __init__(self, own: Contraction, rows: Tensor) -> None:
         self.own, self.lipschitz, self.step = own, own.lipschitz, own.cell
-        try:
-            zero, generator = rows.new_zeros(1, own.width), torch.Generator().manual_seed(0)
-            other = torch.randn(1, own.width, generator=generator, dtype=torch.float32).to(rows)
+        zero, generator = rows.new_zeros(1, own.width), torch.Generator().manual_seed(0)
+        other = torch.randn(1, own.width, generator=generator, dtype=torch.float32).to(rows)
+        with naming(f"the cell or the readout, for states of shape (1, {own.width}),", rows[:1]):
             with torch.no_grad():
                 own.cell(zero, rows[:1])
                 (constant,), (value,) = own.readout(zero), own.readout(other)
             self.effect = _effect(self.outputs, constant, own.width, 1)
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise InvalidInputError(
-                f"the cell or the readout fails on states of shape (1, {own.width}) and rows of {rows.dtype}: {error}"
-            ) from error
         linear = (value - constant).double() - (self.effect.double() @ other.double().T)[:, 0]
         if not float(linear.abs().max()) <= 1e-3 * (1.0 + float(value.abs().max())):
             raise InvalidInputError("the readout is not affine in the states, as nn.Linear is: nothing can be proven")

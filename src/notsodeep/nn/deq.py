@@ -6,12 +6,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from .._arguments import ambient, positive_int
+from .._arguments import ambient, finite, positive_int
 from .._equilibrium import Equilibrium, SolverOptions
 from .._maps import Product, root_mean_square
 from .._words import Kernel, Parametrisation
@@ -117,6 +117,7 @@ class DEQ(Model):
         return self._dense.activation
 
     def features(self, x: Tensor) -> Tensor:
+        x = self.spec.flattened(x)
         check_input(x, self.in_features, self.input.dtype)
         self._limit()
         drive = self._project(x)
@@ -148,6 +149,7 @@ class DEQ(Model):
 
     def solve(self, x: Tensor) -> Equilibrium:
         """Return the equilibria z, one row per input, with residuals and steps, without derivatives or warnings."""
+        x = self.spec.flattened(x)
         check_input(x, self.in_features, self.input.dtype)
         with torch.no_grad():
             drive = self._project(x)
@@ -159,14 +161,16 @@ class DEQ(Model):
         """Return sigma_b B x + sigma_c c in the weights' own precision: bfloat16 would exceed any useful tolerance."""
         with torch.autocast(x.device.type, enabled=False):
             shift = None if self.offset is None else self._sigmas[2] * self.offset
-            inputs = self._spread(self._sigmas[1] * x.to(self.input.dtype), self.input)
-            drive = nn.functional.linear(inputs, self.input, shift)
+            drive = self._inject(self._drive_factor() * x.to(self.input.dtype), shift)
         if self._dense.normalise and not bool(drive.any(-1).all()):
             raise InvalidInputError(
                 "a row of zeros has pre-activations of zero, which cannot be normalised; leave it out, or give the DEQ "
                 "a bias (sigma_c2 > 0)"
             )
         return drive
+
+    def _inject(self, x: Tensor, shift: Tensor | None) -> Tensor:
+        return nn.functional.linear(x, self.input, shift)
 
     def contraction(self) -> float:
         """Return sigma_a |A| Lip / sqrt(m), by power iteration: below one the equilibrium exists and is unique.
@@ -179,9 +183,7 @@ class DEQ(Model):
 
     def _excess(self, norm: float) -> float:
         """Return the Lipschitz constant of the map, from the norm of A."""
-        scale = math.sqrt(self.width) if self.parametrisation == "ntk" else 1.0
-        inner = math.prod(float(torch.linalg.matrix_norm(w.detach().double(), 2)) / scale for w in self.inner)
-        return norm * self._layer.gain * self._dense.lipschitz * inner
+        return norm * self._layer.gain * math.prod(phi.lipschitz * factor for phi, factor, _ in self._layers_of_cell())
 
     def _check_bounded(self) -> None:
         if self._dense.normalise or not math.isfinite(self._dense.lipschitz):
@@ -205,9 +207,8 @@ class DEQ(Model):
     def _certified_contraction(self) -> float:
         """Return an upper bound of the Lipschitz constant, where :meth:`contraction` approaches it from below."""
         self._check_bounded()
-        norm = norm_bound(self._layer.symbols(self.recurrent), power_iteration(self._layer, self.recurrent)[0])
-        layers = math.prod(phi.lipschitz * factor for phi, factor, _ in self._layers_of_cell())
-        return norm * self._layer.gain * layers * (1.0 + 1e-12)
+        estimate = power_iteration(self._layer, self.recurrent)[0]
+        return self._excess(norm_bound(self._layer.symbols(self.recurrent), estimate)) * (1.0 + 1e-12)
 
     def _layers_of_cell(self) -> list[tuple[Activation, float, float]]:
         """Return every activation of the cell with bounds of the norms of the weights behind it and of their sizes.
@@ -225,35 +226,41 @@ class DEQ(Model):
         return self._layer.features(self.recurrent)
 
     def _drive_factor(self) -> float:
-        """Return what the input weights are multiplied by."""
-        return self._sigmas[1] * (math.sqrt(self.in_features) if self.parametrisation == "standard" else 1.0)
-
-    def _read_factor(self) -> float:
-        """Return what the readout is multiplied by."""
-        return math.sqrt(self.readout.shape[1]) if self.parametrisation == "standard" else 1.0
+        """Return what the inputs are multiplied by."""
+        return self._sigmas[1] * self._factor(self.input)
 
     def limit_contraction(self, limit: float | None) -> DEQ:
-        """Scale A down before each training step, so that :meth:`contraction` stays below a limit, and return self.
+        """Keep :meth:`contraction` below a limit between 0 and 1, or no longer (None), and return self.
 
-        The limit lies between 0 and 1; None removes it.
+        A is scaled down before each training step, and by ``eval()`` after the last one.
         """
-        if limit is not None and not 0 < limit < 1:
-            raise InvalidInputError(f"the limit of the contraction must lie between 0 and 1, got {limit!r}")
         if limit is not None:
+            if not 0 < finite("limit", limit) < 1:
+                raise InvalidInputError(f"the limit of the contraction must lie between 0 and 1, got {limit!r}")
             self._check_bounded()
         self.contraction_limit = limit
         return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; weights that the last training step moved beyond the limit of the contraction return to it."""
+        if not mode and self._vector is not None:
+            self._scale_down(steps=500)
+            self._vector = None
+        return super().train(mode)
 
     def _limit(self) -> None:
         if self.contraction_limit is None or not self.training or not self.recurrent.requires_grad:
             return
         # under torch.func the weights are not the module's own: they are left alone
         if isinstance(self.recurrent, nn.Parameter) and torch.is_grad_enabled():
-            norm, self._vector = power_iteration(self._layer, self.recurrent, self._vector, steps=20)
-            # power iteration approaches from below: leave it one part in a hundred
-            excess = self._excess(norm) / (0.99 * self.contraction_limit)
-            if excess > 1.0:
-                self.recurrent.data.div_(excess)
+            self._scale_down(steps=20)
+
+    def _scale_down(self, steps: int) -> None:
+        norm, self._vector = power_iteration(self._layer, self.recurrent, self._vector, steps)
+        # power iteration approaches from below: leave it one part in a hundred
+        excess = self._excess(norm) / (0.99 * (self.contraction_limit or math.inf))
+        if excess > 1.0:
+            self.recurrent.data.div_(excess)
 
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
         offset = [] if self.offset is None else [("offset", self.offset)]
@@ -271,7 +278,7 @@ def power_iteration(
     """Return |A| and its right singular vector by power iteration on A'A, from ``start`` or a fixed random vector."""
     with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
         draw = torch.randn(layer.features(weights), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        vector = (draw / draw.norm()).to(weights) if start is None else start
+        vector = (draw / draw.norm() if start is None else start).to(weights)
         norm = 0.0
         for _ in range(steps):
             image = layer.back(weights, layer.forward(weights, vector))

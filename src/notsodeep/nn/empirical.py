@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked, not_negative, shown
-from .._arrays import like
+from .._arrays import as_numbers, like
 from .._maps import Gradients
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
-from .model import LIMITS, Model, as_batch, in_batches
+from .model import LIMITS, Model, as_batch, in_batches, naming
 from .tangents import Tangents, check_mode, chosen
 
 Outputs = Literal["mean", "trace", "full"]
@@ -178,15 +178,17 @@ def empirical_ck(model: nn.Module, X: Any, Y: Any = None, *, layer: str | None =
             [2., 5.]])
     """
     check_mode(model)
-    first = next(iter(model.parameters()), torch.zeros((), dtype=torch.get_default_dtype()))
-    x, y = as_batch(X, "X", first), None if Y is None else as_batch(Y, "Y", first)
-    seen = features_of(model, x, layer)
-    found = Gradients(seen[:, None]).inner(Gradients((seen if y is None else features_of(model, y, layer))[:, None]))
-    return like(_finished(0.5 * (found + found.mT) if y is None else found, "trace", 1), X)
+    seen = features_of(model, X, "X", layer)
+    if Y is None:
+        found = seen @ seen.mT
+        return like(_finished(0.5 * (found + found.mT), "trace", 1), X)
+    return like(_finished(seen @ features_of(model, Y, "Y", layer).mT, "trace", 1), X)
 
 
-def features_of(model: nn.Module, x: Tensor, layer: str | None = None) -> Tensor:
+def features_of(model: nn.Module, X: Any, name: str = "X", layer: str | None = None) -> Tensor:
     """Return the features of rows, (n, features), in batches."""
+    rows = as_numbers(X, name)
+    x = as_batch(rows, name, next(iter(model.parameters()), rows))
     if layer is None and isinstance(model, Model):
         return in_batches(model.features, x)
     watched = [model] if layer is None else [_named(model, layer)]
@@ -199,7 +201,8 @@ def features_of(model: nn.Module, x: Tensor, layer: str | None = None) -> Tensor
 
     def one(batch: Tensor) -> Tensor:
         caught.clear()
-        model(batch.clone())
+        with naming("the model", batch):
+            model(batch.clone())
         if not caught or not isinstance(caught[-1], Tensor) or len(caught[-1]) != len(batch):
             where = "no layer with parameters" if layer is None else f"the layer {layer!r}"
             raise InvalidInputError(
@@ -268,8 +271,7 @@ class EmpiricalKernel:
     def diagonal(self, X: Tensor) -> Tensor:
         """Return k(x, x) of every row."""
         if self.kernel == "ck":
-            first = next(iter(self.network.parameters()), X)
-            return features_of(self.network, as_batch(X, "X", first)).square().sum(1).to(X)
+            return features_of(self.network, X).square().sum(1).to(X)
         x, _, tangents = prepared(self.network, X, None, self.parameters, self.memory)
         found = x.new_zeros(len(x))
         for rows, outputs in tangents.units(len(x)):
@@ -279,8 +281,7 @@ class EmpiricalKernel:
     def product(self, X: Tensor, Y: Tensor, v: Tensor, progress: bool | None = False) -> Tensor:
         """Return k(X, Y) v for columns v, (m, c), by the matrix, or without it if that is cheaper."""
         if self.kernel == "ck":
-            first = next(iter(self.network.parameters()), X)
-            left, right = (features_of(self.network, as_batch(rows, "X", first)) for rows in (X, Y))
+            left, right = (features_of(self.network, rows) for rows in (X, Y))
             return (left @ (right.mT @ v.to(right))).to(v)
         x, y, tangents = prepared(self.network, X, Y, self.parameters, self.memory)
         assert y is not None

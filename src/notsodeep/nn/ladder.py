@@ -28,19 +28,19 @@ class Called(nn.Module):
         super().__init__()
         self.teacher, self.factor, self.scores = Teacher(rung, agreement, name), factor, False
 
-    def find_score(self, rows: Tensor) -> None:
-        """See whether the rung returns a score of its own, one number per row after the outputs."""
-        with evaluating(self.teacher.model):
-            found = self.teacher.model(rows.clone())
+    def meet(self, data: Data) -> None:
+        """See whether it returns a score of its own, one number per row; refuse other outputs than the model has."""
+        found = self.teacher.ask(data.rows)
         pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Tensor)
-        self.scores = pair and found[1].shape == rows.shape[:1]
+        self.scores = pair and found[1].numel() == len(data)
+        shapes = [tuple(part.shape[1:]) for part in (data.answers, self.teacher.check(found, data.rows))]
+        if shapes[0] != shapes[1]:
+            raise InvalidInputError(f"{self.teacher.name} has outputs of shape {shapes[1]}, the model of {shapes[0]}")
 
     def forward(self, x: Tensor) -> Any:
-        if not self.scores:
-            return self.teacher(x)
-        with evaluating(self.teacher.model):
-            outputs, score = self.teacher.model(x.clone())
-        return self.teacher.check(outputs, x), score
+        found = self.teacher.ask(x)
+        outputs = self.teacher.check(found, x)
+        return (outputs, found[1].flatten()) if self.scores else outputs
 
 
 def looser_rungs(model: Any, x: Tensor, agreement: Agreement) -> list[Called]:

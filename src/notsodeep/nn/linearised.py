@@ -10,6 +10,7 @@ from torch.func import functional_call, jvp
 
 from .._arguments import checked
 from ..errors import InvalidInputError
+from .model import naming
 from .tangents import check_mode, check_outputs, chosen, goes_forward, graphs
 
 
@@ -72,7 +73,8 @@ class LinearisedModel(nn.Module):
             return functional_call(self.start, leaves, (x.clone(),))  # the model may work in place
 
         if not self._checked:
-            check_outputs(outputs(at), len(x))
+            with naming("the model", x):
+                check_outputs(outputs(at), len(x))
             with graphs():
                 if not goes_forward(outputs, at):
                     raise InvalidInputError(

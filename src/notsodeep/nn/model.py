@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from .._arguments import not_negative, shown, whole_seed
 from .._arrays import as_device, as_numbers, as_rows
 from .._words import Kernel, Parametrisation
-from ..errors import ConvergenceError, InvalidInputError
+from ..errors import ConvergenceError, InvalidInputError, NotSoDeepError
 from ..kernels import kernels_of
 from ..networks import KERNELS
 
@@ -90,9 +91,13 @@ class Model(nn.Module):
         """Return the outputs, of shape (..., out_features), that belong to features."""
         return nn.functional.linear(self._spread(features, self.readout), self.readout, self.bias)
 
+    def _factor(self, weight: Tensor) -> float:
+        """Return what the inputs of a weight matrix are multiplied by: sqrt(fan-in) in the standard parametrisation."""
+        return 1.0 if self.parametrisation == "ntk" else math.sqrt(weight.shape[1])
+
     def _spread(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return the inputs of a weight matrix: times sqrt(fan-in) in the standard parametrisation."""
-        return x if self.parametrisation == "ntk" else math.sqrt(weight.shape[1]) * x
+        """Return the inputs of a weight matrix times their factor."""
+        return x if self.parametrisation == "ntk" else self._factor(weight) * x
 
     def hidden_weights(self) -> list[tuple[str, nn.Parameter]]:
         """Return the hidden weights with their names, the input weights first."""
@@ -121,8 +126,7 @@ class Model(nn.Module):
     def infinite_kernel(self, X: Any) -> Any:
         """Return the exact kernel of the specification, (n, n), for the weights that train."""
         rates = getattr(self, "learning_rates", None)
-        rows = X.reshape(len(X), -1)
-        return kernels_of(self.spec, rows, kernels=(self.kernel,), learning_rates=rates, check=False)[self.kernel]
+        return kernels_of(self.spec, X, kernels=(self.kernel,), learning_rates=rates, check=False)[self.kernel]
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return one group per trained weight matrix for ``torch.optim``; multiples of ``lr`` belong to ``"ntk"``."""
@@ -189,6 +193,20 @@ class Gaussian:
         return nn.Parameter(torch.zeros(size, dtype=self._dtype, device=self._device)) if wanted else None
 
 
+@contextlib.contextmanager
+def naming(what: str, x: Tensor) -> Iterator[None]:
+    """Turn what a function of somebody else raises into a refusal that names it and the rows it was given."""
+    try:
+        yield
+    except NotSoDeepError:
+        raise
+    except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+        several = isinstance(error, TypeError) and "argument" in str(error)
+        hint = ". Rows are one array: a model of several inputs takes them joined, and splits them itself"
+        told = f"{what} fails on rows of shape {tuple(x.shape)} and {x.dtype}: {error}{hint if several else ''}"
+        raise InvalidInputError(told) from error
+
+
 def check_input(x: Tensor, in_features: int, dtype: torch.dtype) -> None:
     """Refuse what is no batch of rows for this network; under autocast rows may have another type."""
     if not isinstance(x, Tensor) or x.ndim < 1 or x.shape[-1] != in_features:
@@ -250,12 +268,11 @@ def ridge_readout(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
 
 def set_readout(model: Model, features: Tensor, targets: Tensor, ridge: float) -> None:
     """Fit the readout in place; a bias, where the model has one, is not penalised."""
-    factor = math.sqrt(model.readout.shape[1]) if model.parametrisation == "standard" else 1.0
     with torch.no_grad():
         centred = 0.0 if model.bias is None else 1.0
         centre, middle = centred * features.mean(0), centred * targets.mean(0)
         readout = ridge_readout(features - centre, targets - middle, ridge)
-        model.readout.copy_(readout / factor)
+        model.readout.copy_(readout / model._factor(model.readout))
         if model.bias is not None:
             model.bias.copy_(middle - readout @ centre)
 

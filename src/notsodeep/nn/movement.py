@@ -135,11 +135,12 @@ def lazy(
     own = model if isinstance(model, Model) else None
     names = [name for name in now if own is None or name != "bias"]  # the theory does without
     rates = {} if own is None else own.theory_rates()
-    K, K0 = (_double(empirical_kernel(each, X, names, rates, progress)) for each in (model, before))
+    rows = as_numbers(X, "X").detach()
+    K, K0 = (empirical_kernel(each, rows, names, rates, progress).cpu().double() for each in (model, before))
     if not float(K0.norm()):
         raise InvalidInputError("the kernel of the start is zero: its gradients vanish on all of these rows")
     ideal = None if y is None else _label_kernel(y, len(K)).to(K)
-    exact = _double(own.infinite_kernel(X)) if own is not None and parameters is None else None
+    exact = own.infinite_kernel(rows).cpu().double() if own is not None and parameters is None else None
     return LazyReport(
         weights={name: _moved(now[name].detach(), then[name].detach()) for name in now},
         kernel=relative_spectral_error(K0, K),
@@ -164,10 +165,6 @@ def _started(model: nn.Module, start: Any) -> nn.Module:
     except (RuntimeError, TypeError, AttributeError) as error:
         raise InvalidInputError(f"start does not belong to this model: {error}") from error
     return found
-
-
-def _double(kernel: Any) -> Tensor:
-    return as_numbers(kernel, "kernel").detach().cpu().double()
 
 
 def _moved(now: Tensor, then: Tensor) -> float:

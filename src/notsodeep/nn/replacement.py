@@ -21,7 +21,7 @@ from .certify import Certificate, Drift, Measured, certify, check_promise, check
 from .checkpoint import check_shapes, read_file, write_file
 from .enn import write_onnx
 from .ladder import Called, common_scale, looser, looser_rungs, scores_of, thresholds_of, with_score
-from .model import LIMITS, in_batches, median_times
+from .model import LIMITS, in_batches, median_times, naming
 from .student import OWN, Data, ReplaceOptions, Scored, Student, distil, mix, width_of
 from .teacher import Agreement, Teacher, check_fresh, evaluating, is_stream, read_rows, rows_of
 
@@ -302,7 +302,6 @@ class Replacement(Drawn, nn.Module):
 
     def measure(self, x: Tensor, repeats: int = 9) -> Timing:
         """Return the median times of model, replacement and bare student on a batch, measured in turns."""
-        self._answer(x)  # refuses what is no batch of rows
         x = self._rows(x).clone()
         with evaluating(self.model):
             return Timing(*median_times((self.model, self._answer, self.student), x, positive_int("repeats", repeats)))
@@ -514,15 +513,13 @@ def _networks(ladder: Any, ask: Teacher, train: Data) -> tuple[list[Any], bool]:
     for k, rung in enumerate(rungs):
         found.append(rung if isinstance(rung, str) else Called(rung, ask.agreement, f"rung {k + 1} of the ladder"))
         if isinstance(found[-1], Called):
-            found[-1].find_score(train.rows[:2])
-            if found[-1](train.rows[:2])[0].shape[-1:] != train.answers.shape[-1:]:
-                raise InvalidInputError(f"rung {k + 1} of the ladder must have the outputs of the model")
+            found[-1].meet(train[:2])
     return found, abstains
 
 
 def _check_student(student: nn.Module, data: Data) -> None:
     rows = data.rows[:2].clone()
-    with torch.no_grad():
+    with naming("the student", rows), torch.no_grad():
         outputs = student.eval()(rows)
     if not isinstance(outputs, Tensor) or outputs.shape != data.answers[:2].shape:
         raise InvalidInputError(

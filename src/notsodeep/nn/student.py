@@ -133,7 +133,7 @@ class Student(nn.Module):
         self.hidden = nn.Linear(len(self.standardise.mean), width, **like)
         self.readout = nn.Linear(width, math.prod(self.shape), **like)
         self.register_buffer("centre", answers.reshape(len(answers), -1).mean(0))
-        self.register_buffer("spread", answers.std().clamp_min(torch.finfo(answers.dtype).tiny))
+        self.register_buffer("spread", data.scale)
 
     def forward(self, x: Tensor) -> Tensor:
         outputs = self.readout(torch.relu(self.hidden(self.standardise(x))))

@@ -25,9 +25,9 @@ from torch.overrides import TorchFunctionMode
 from .._arguments import shown
 from .._maps import Gradients, Product
 from ..activations import Activation
-from ..errors import InvalidInputError, NotSoDeepError, warn
+from ..errors import InvalidInputError, warn
 from .implicit import equilibrium
-from .model import LIMITS
+from .model import LIMITS, naming
 
 Parameters = str | Iterable[str] | Callable[[str], bool] | None
 Leaves = dict[str, Tensor]
@@ -180,13 +180,8 @@ class Tangents:
         return alone.shape[1]
 
     def _try(self, x: Tensor) -> Tensor:
-        try:
-            with torch.no_grad():
-                out = functional_call(self.model, self.leaves, (x.clone(),))
-        except NotSoDeepError:
-            raise
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            raise InvalidInputError(f"the model fails on rows of shape {tuple(x.shape)}: {error}") from error
+        with naming("the model", x), torch.no_grad():
+            out = functional_call(self.model, self.leaves, (x.clone(),))
         check_outputs(out, len(x))
         return out.reshape(len(x), -1)
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from .._arguments import shown
 from .._arrays import as_numbers, bad_row
-from ..errors import InvalidInputError, NotSoDeepError, warn
-from .model import LIMITS, as_batch
+from ..errors import InvalidInputError, warn
+from .model import LIMITS, as_batch, naming
 
 # ---- answers ---------------------------------------------------------------------------------------------------
 
@@ -88,9 +88,9 @@ class Agreement:
 def evaluating(model: Any) -> Iterator[None]:
     """Hold a module in evaluation mode without gradients, and leave every part in the mode in which it was."""
     training = [part for part in model.modules() if part.training] if isinstance(model, nn.Module) else []
-    if training:
-        model.eval()
     try:
+        for part in training:
+            part.training = False
         with torch.no_grad():
             yield
     finally:
@@ -107,23 +107,19 @@ class Teacher:
         self.shape: tuple[int, ...] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        copy = x.detach().clone()  # a model may work in place, as nn.ReLU(inplace=True) does
-        try:
-            with evaluating(self.model):
-                outputs = self.model(copy)
-        except NotSoDeepError:
-            raise
-        except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
-            several = isinstance(error, TypeError) and "argument" in str(error)
-            hint = ". Rows are one array: a model of several inputs takes them joined, and splits them itself"
-            told = f"{self.name} fails on rows of shape {tuple(x.shape)}: {error}{hint if several else ''}"
-            raise InvalidInputError(told) from error
+        return self.check(self.ask(x), x)
+
+    def ask(self, x: Tensor) -> Any:
+        """Return whatever the model returns for a copy of rows: it may work in place, as nn.ReLU(inplace=True) does."""
+        copy = x.detach().clone()
+        with naming(self.name, x), evaluating(self.model):
+            outputs = self.model(copy)
         if self.shape is None and not torch.equal(copy, x):
             warn(
                 f"{self.name} overwrites the rows that it is given, as nn.ReLU(inplace=True) does. Here it is given "
                 "copies; whoever calls it elsewhere should do the same"
             )
-        return self.check(outputs, x)
+        return outputs
 
     def check(self, outputs: Any, x: Tensor) -> Tensor:
         """Return real outputs of the type of the rows, one for each, all of one shape and finite."""
@@ -147,7 +143,8 @@ class Teacher:
         outputs = outputs.detach().to(x.device, x.dtype, copy=True)  # some models write into one buffer again and again
         bad = bad_row(outputs.reshape(len(outputs), -1)) if outputs.numel() else None
         if bad is not None:
-            raise InvalidInputError(f"{self.name}'s outputs hold NaN or infinity (first in row {bad} of a batch)")
+            what = f"{self.name}'s outputs" if bool(torch.isfinite(x[bad]).all()) else "the rows"
+            raise InvalidInputError(f"{what} hold NaN or infinity (first in row {bad} of a batch)")
         return outputs
 
 

@@ -20,7 +20,9 @@ from .._arguments import not_negative, positive_int, trains
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from .checkpoint import Checkpoint, all_finite, fingerprint
-from .model import LIMITS, Model, as_pair, check_classes, in_batches, one_hot, set_readout
+from .model import LIMITS, Model, as_pair, check_classes, in_batches, naming, one_hot, set_readout
+from .tangents import check_outputs
+from .teacher import evaluating
 
 Optimiser = Literal["sgd", "adam"]
 Forward = Callable[[Tensor], Tensor]
@@ -137,8 +139,11 @@ def fit(
     positive_int("batch_size", batch_size, most=2**31)
     like = _like(model)
     training, held = as_pair(data, like), None if validation is None else as_pair(validation, like)
-    if isinstance(model, Model):
-        check_classes(training[1], model.out_features)
+    count = model.out_features if isinstance(model, Model) else _count_outputs(model, training[0])
+    for X, y in (training, held or training):
+        check_classes(y, count)
+        if X.shape[1:] != training[0].shape[1:]:
+            raise InvalidInputError(f"validation has rows of another shape than data: {tuple(X.shape[1:])}")
     stepper = optimiser if isinstance(optimiser, Optimizer) else _own_optimiser(model, optimiser, lr)
     saved = None
     if checkpoint is not None:
@@ -299,6 +304,16 @@ def _describe(model: nn.Module, optimiser: Optimizer, training: Pair, held: Pair
         "training data": fingerprint(dict(zip("Xy", training, strict=True))),
         "validation data": None if held is None else fingerprint(dict(zip("Xy", held, strict=True))),
     }
+
+
+def _count_outputs(model: nn.Module, X: Tensor) -> int:
+    """Return how many outputs a module has for a row; refuse what cannot be trained."""
+    with naming("the model", X[:1]), evaluating(model):
+        found = model(X[:1].clone())
+    check_outputs(found, 1)
+    if found.ndim != 2:
+        raise InvalidInputError(f"the model must have outputs of shape (n, outputs), got {tuple(found.shape)}")
+    return int(found.shape[1])
 
 
 def _like(model: nn.Module) -> Tensor:
