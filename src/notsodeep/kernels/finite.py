@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked, positive_int, whole_seed
-from .._arrays import as_rows, like, same_columns
+from .._arrays import as_rows, check_range, like, same_columns
 from .._equilibrium import SolverOptions, solve_equilibrium
 from .._maps import Averages, Convolution, Gradients, Product, root_mean_square
 from .._progress import track
@@ -139,11 +139,7 @@ def _average(
     kind = _ImplicitNetwork if network.implicit else _ExplicitNetwork
     nets = (kind(network, rows, generator, widths) for _ in range(positive_int("draws", draws)))
     mean = sum(track(map(gram, nets), draws, "finite width", None), rows.new_zeros(())) / draws
-    if not bool(torch.isfinite(mean).all()):
-        raise ConvergenceError(
-            f"a kernel of finite width overflows {rows.dtype} on these inputs; scale them down"
-            + (", or give them in float64" if rows.dtype == torch.float32 else "")
-        )
+    check_range(mean, "kernel of finite width", network)
     return like(mean if Y is None else mean[: len(x), len(x) :], X)
 
 
