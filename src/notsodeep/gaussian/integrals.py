@@ -41,7 +41,7 @@ def moments(phi: ActivationLike, tau: Any) -> Moments:
 
 
 def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
-    """The fields of :class:`Moments` in order, each one number per scale."""
+    """Return the fields of :class:`Moments` in order, each one number per scale."""
     phi = phi.canonical()
     exact = phi.closed_moments(tau)
     if exact is not None:
@@ -73,7 +73,7 @@ def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
 
 
 def _integrals(phi: Activation, tau: Tensor) -> Tensor:
-    """The moments without what kinks add: (7, scales)."""
+    """Return the moments without what kinks add: (7, scales)."""
     rows = [torch.zeros(7, 0, dtype=torch.float64)]
     for part, xi, weights in portions(tau, phi.panels()):
         # at tau = 0 a value is phi(0), but a slope is the limit: half of each side at a kink in 0
@@ -88,7 +88,7 @@ def _integrals(phi: Activation, tau: Tensor) -> Tensor:
 
 
 def _affine_moments(phi: Affine, tau: Tensor) -> list[Tensor]:
-    """The moments of gain * base(scale x) + shift from those of the base: a large shift cancels nothing."""
+    """Return the moments of gain * base(scale x) + shift from those of the base: a large shift cancels nothing."""
     mean, _, variance, slope, curvature, slope_square, square_curvature = _moments(phi.base, phi.scale * tau)
     steepness = phi.gain * phi.scale
     mean, variance = phi.gain * mean + phi.shift, phi.gain**2 * variance

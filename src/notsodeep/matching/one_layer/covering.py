@@ -26,7 +26,7 @@ from .orders import Array
 
 
 def prove(deq: DEQ, layer: Feedback, seen: float) -> float:
-    """A bound of |k - k_layer| / sqrt(k(x, x) k(y, y)) for all inputs; infinite where there is none.
+    """Bound |k - k_layer| / sqrt(k(x, x) k(y, y)) for all inputs; infinite where there is no bound.
 
     The cells of norms are so fine that they add a few per cent to the largest error that was ``seen``.
     """
@@ -85,7 +85,7 @@ class _Far:
 
 
 def _sampled(phi: Activation) -> tuple[float, float] | None:
-    """|phi''| and |x phi' - phi| at most, as twice what a grid shows; ``None`` where the second grows without end."""
+    """Bound |phi''| and |x phi' - phi| by twice what a grid shows; ``None`` where the second grows without end."""
     x = np.sinh(np.linspace(-14.0, 14.0, 200_001))
     radial = np.abs(x * phi.derivative(x) - phi(x))
     if radial.max() > 1.1 * radial[np.abs(x) < 1e4].max():
@@ -94,7 +94,7 @@ def _sampled(phi: Activation) -> tuple[float, float] | None:
 
 
 def _at(deq: DEQ, layer: Feedback, s: Array) -> tuple[Array, Array, Array]:
-    """Tau, the direction n of the pre-activation (4, norms), and mu."""
+    """Return tau, the direction n of the pre-activation (4, norms), and mu."""
     norms = torch.from_numpy(s)
     parts = np.stack([part.numpy() for part in layer.amplitudes(norms)])
     q = np.stack([layer.drive * s, s * parts[0], s * parts[1], parts[2]])
@@ -164,7 +164,7 @@ class _Cells:
 
 
 def _framed(inner: Array, ends: Any) -> Array:
-    """The values of the cells between nodes, and before and behind them those of the outer cells."""
+    """Return the values of the cells between nodes, and before and behind them those of the outer cells."""
     ends = np.asarray(ends)
     return np.concatenate([ends[:, :1], inner, ends[:, 1:]], axis=1)
 
@@ -250,7 +250,7 @@ class _Nodes:
         self.table = np.sign(places) * (self.orders[:, 2:] @ powers)  # E[phi' phi'] without its first order
 
     def change(self, i: Any, low: Array, high: Array) -> Array:
-        """The variation of E[phi'(u) phi'(v)] between two correlations, at equal norms."""
+        """Return the variation of E[phi'(u) phi'(v)] between two correlations, at equal norms."""
         low, high = np.clip(low, -1.0, 1.0), np.clip(high, -1.0, 1.0)
         up = np.floor(np.arccos(high) * (self.fine / np.pi)).astype(np.intp)
         down = np.minimum(np.ceil(np.arccos(low) * (self.fine / np.pi)), self.fine).astype(np.intp)
@@ -258,7 +258,7 @@ class _Nodes:
         return np.asarray(self.table[i, up] - self.table[i, down] + lost)
 
     def corner(self, i: int, j: Array) -> tuple[Array, Array, Array, Array]:
-        """Bounds over the cells of cosines at these nodes: eps, E[phi' phi'], and the range of the correlation."""
+        """Bound eps, E[phi' phi'] and the correlation over the cells of cosines at these nodes."""
         m, eps, slope = (table[i, j] for table in (self.m, self.eps, self.slope))
         low, high = np.minimum(m[:, 1:], m[:, :-1]), np.maximum(m[:, 1:], m[:, :-1])
         # a function whose slope varies by v departs from its chord by at most v / 4 of the length
@@ -268,7 +268,7 @@ class _Nodes:
 
 
 def _cover(deq: DEQ, cells: _Cells, grid: _Nodes, limits: _Far) -> Array:
-    """Bounds over all boxes, as the largest of each pair of cells of norms."""
+    """Bound all boxes; return the largest bound of each pair of cells of norms."""
     sigma_a2, count = deq.variances[0], len(cells.least)
     first, last = np.maximum(np.arange(count) - 1, 0), np.minimum(np.arange(count), count - 2)
     lost = math.sqrt(sigma_a2) * limits.lipschitz * cells.apart / np.maximum(cells.least, 1e-300)
@@ -291,7 +291,7 @@ def _cover(deq: DEQ, cells: _Cells, grid: _Nodes, limits: _Far) -> Array:
 
 
 def _steps(deq: DEQ, layer: Feedback, cells: _Cells, limits: _Far) -> Array:
-    """Bounds for pairs with one norm beyond the last node, of a bounded activation.
+    """Bound pairs with one norm beyond the last node, of a bounded activation.
 
     There |eps| is at most the feedback of the DEQ and that of the units, and E[phi' phi'] is small. Beyond ``last``
     both kernels are nearly those of a step.
