@@ -92,8 +92,8 @@ class Solved:
                 f"({target.kernel}, tau0 = {target.tau0:.6g}) by {100 * self.residual:.3g} %",
                 residual=self.residual,
             )
-        found = design.rates(self.z)
-        rates = None if found is None else tuple(float(r) for r in found)
+        trained = design.rates(self.z)
+        rates = None if trained is None else tuple(float(r) for r in trained)
         if rates is not None and target.kernel == "ntk_frozen":
             rates = (0.0, *rates[1:])  # frozen input weights do not move
         return Draft(ENN(design.activations(self.z, target.tau0)), family, reason, rates)

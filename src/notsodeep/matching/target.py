@@ -88,10 +88,10 @@ class Target:
             # where c3 < 2 c2 the first order asks for all of it: leave the other matrices a little
             readout = 2.0 / (1.0 + c3 / (2.0 * c2))
             readout = readout if readout < 0.99999 else 0.98
-        rest = 1.0 - readout
+        hidden = 1.0 - readout
         if self.kernel == "ntk_frozen":
-            return (1.0, 2.0 * rest, 2.0 * readout)
-        return (1.5 * rest, 1.5 * rest, 3.0 * readout)
+            return (1.0, 2.0 * hidden, 2.0 * readout)
+        return (1.5 * hidden, 1.5 * hidden, 3.0 * readout)
 
     def equations(self, jet: KernelJet) -> Array:
         """Return relative deviations of the four numbers, on the last axis."""
@@ -116,12 +116,12 @@ class Target:
 
     def achieved(self, network: ENN, rates: tuple[float, ...] | None) -> Coefficients:
         """Return the numbers of a finished network, by quadrature of its own activations at its own scales."""
-        found = replace(coefficients(network, self.tau0, self.kernel), network=network)
+        numbers = replace(coefficients(network, self.tau0, self.kernel), network=network)
         if rates is None:
-            return found
+            return numbers
         jet = self.jet_of(network, rates)
         c1, c2, c3 = (jet.cross[list(FOUR)] / self.tau0 ** np.array([2.0, 4.0, 4.0])).tolist()
-        return replace(found, c1=c1, c2=c2, c3=c3, diagonal=float(jet.diagonal[0]))
+        return replace(numbers, c1=c1, c2=c2, c3=c3, diagonal=float(jet.diagonal[0]))
 
     def residual(self, achieved: Coefficients) -> float:
         """Return the largest relative deviation of the numbers."""

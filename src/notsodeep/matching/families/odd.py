@@ -163,8 +163,8 @@ def _layers(target: Target, z: Array, logits: Array) -> _Layers:
     scale = np.exp(np.clip(z, -LIMITS.skip_range, LIMITS.skip_range)) * float(number.tau_star or tau) / tau
     base = layers_of(phi, scale * tau, TERMS + 2)
     along = base.hermite[:, 1]  # tau times the slope of phi(scale x)
-    rest = base.square[:, 0] - along**2
-    curved = readout * rest + first * (base.slope_square[:, 0] - along**2)
+    bent = base.square[:, 0] - along**2
+    curved = readout * bent + first * (base.slope_square[:, 0] - along**2)
     steep = tau * np.sqrt(number.c1 / (first + readout))
     good = curved > 1e-9 * (first + readout) * along**2  # less than that is lost to rounding
     gain = np.sqrt(max(number.diagonal - number.c1 * tau**2, 0.0) / np.where(good, curved, 1.0))
@@ -174,7 +174,7 @@ def _layers(target: Target, z: Array, logits: Array) -> _Layers:
     jet = explicit_jets([base.with_line(gain, line)], rates, (target.kernel,))[target.kernel]
     good &= np.abs(target.equations(jet)).max(-1) <= 1e3 * LIMITS.feasible
     # the layer is a part along x, of slope steep, and what is left of phi without its own
-    cancelled = gain**2 * base.square[:, 0] / (steep**2 + gain**2 * rest)
+    cancelled = gain**2 * base.square[:, 0] / (steep**2 + gain**2 * bent)
     # the next orders of a good design cost 1e-7: cancellation decides among equals only
     costs = np.where(good, target.cost(jet) + 1e-8 * cancelled, np.inf)
     equal = full and bool((share == 0.5).all())

@@ -90,8 +90,8 @@ def _difference(target: KernelOrders, want: Array, have: Array, reach: float) ->
         return reach + most
     # what the kinds leave and what the units miss may cancel
     carried = target.features.transpose(0, 2, 1)
-    rest = projection_bound(target, target.features) + float(each[orders:].sum())
-    return min(reach + most, _largest(target, carried, have[:orders], 6, coarse) + rest)
+    left = projection_bound(target, target.features) + float(each[orders:].sum())
+    return min(reach + most, _largest(target, carried, have[:orders], 6, coarse) + left)
 
 
 def _each(target: KernelOrders, want: Array, have: Array, coarse: float) -> Array:

@@ -57,7 +57,7 @@ class _Far:
     curvature: float  # sup |phi''|
     radial: float  # sup |x phi'(x) - phi(x)|, which bounds a bounded activation, too: (phi / x)' = (x phi' - phi) / x^2
     slope: float  # the root of E[phi'^2] at infinite scale
-    rest: float  # sup_tau tau E[(phi' - slope at infinity)^2]
+    spread: float  # sup_tau tau E[(phi' - slope at infinity)^2]
     step: float  # of a bounded activation, sup_tau tau E[(phi - step)^2]; infinite for others
 
     @staticmethod
@@ -74,12 +74,12 @@ class _Far:
             return (phi.derivative(z) - torch.where(up, high, low)) ** 2, (phi(z) - torch.where(up, above, below)) ** 2
 
         far = 1e6
-        rest, step = (far * means(gaps, torch.tensor([far], dtype=torch.float64), phi.panels())[:, 0]).tolist()
+        spread, step = (far * means(gaps, torch.tensor([far], dtype=torch.float64), phi.panels())[:, 0]).tolist()
         return _Far(
             phi.lipschitz,
             *suprema,
             math.hypot(low, high) / math.sqrt(2.0),
-            1.01 * rest,
+            1.01 * spread,
             1.01 * step if bounded else math.inf,
         )
 
@@ -139,7 +139,7 @@ class _Cells:
         first = sigma_a * (slope * speed + pull * radial / low)
         second = math.sqrt(3.0) * high * speed**2 * curved + 2.0 * pull * speed * along + slope * bend
         second = sigma_a * (second + (pull**2 * twice + jerk * radial) / low)
-        tail = math.sqrt(limits.rest / high[-1])
+        tail = math.sqrt(limits.spread / high[-1])
         # the outer cells: phi(tau g) / tau is nearly linear in g, and a step or a bend further out
         start = math.log1p(_Cells.low) + turn[0]
         shrinks = 2.0 * start * radial[0] / enclosure.tau[0, 0] if layer.offset else 2.0 * limits.curvature * high[0]
@@ -280,8 +280,8 @@ def _cover(deq: DEQ, cells: _Cells, grid: _Nodes, limits: _Far) -> Array:
         most = np.max(eps, axis=0) + 3.0 * (cells.apart[i] + cells.apart[j])[:, None]
         most += (cells.bends[:, [i]] * cells.most[:, j] + cells.bends[:, j] * cells.most[:, [i]]).sum(0)[:, None]
         coarse = (cells.slope[i] * cells.slope[j])[:, None]
-        room = (cells.bends[1, i] + cells.bends[1, j])[:, None] + most / (1.0 - sigma_a2 * coarse)
-        ends = np.min(low, axis=0) - room, np.max(high, axis=0) + room
+        slack = (cells.bends[1, i] + cells.bends[1, j])[:, None] + most / (1.0 - sigma_a2 * coarse)
+        ends = np.min(low, axis=0) - slack, np.max(high, axis=0) + slack
         varied = [np.sqrt(grid.change(a, *ends) * grid.change(b[:, None], *ends)) for a, b in pairs]
         moved = (cells.moved[i] * cells.slope[j] + cells.moved[j] * cells.slope[i])[:, None]
         a = sigma_a2 * np.minimum(np.max(slope, axis=0) + np.max(varied, axis=0) + moved, coarse)
@@ -302,11 +302,11 @@ def _steps(deq: DEQ, layer: Feedback, cells: _Cells, limits: _Far) -> Array:
     # of tau |n|, no drive
     far = float(np.linalg.norm(_Cells.last * np.abs(chebyshev.chebval(1.0, rows)) + 2.0 * steep))
     share = far / (mu * tau)
-    own, top = cells.most[1] / np.maximum(cells.least, 1e-300), np.arange(len(cells.least)) == len(cells.least) - 1
+    ratio, top = cells.most[1] / np.maximum(cells.least, 1e-300), np.arange(len(cells.least)) == len(cells.least) - 1
     stretch, apart = 1.01 * _Cells.last / end, 2.0 * (1.0 + share**2) / (1.0 - sigma_a * limits.lipschitz)
     off = 3.0 * stretch * np.where(top, apart, cells.apart / np.maximum(cells.least, 1e-300) / mu) + 3.0 * apart
     a = sigma_a**2 * cells.slope * cells.slope[-1]
     lost = sigma_a * limits.lipschitz * (np.where(top, 0.0, cells.apart / cells.least) + 2.0 * mu * apart)
     angle = 2.0 * far / (layer.drive * _Cells.last)
     step = math.sqrt(limits.step / (layer.drive * _Cells.last)) + limits.radial * math.sqrt(angle / math.pi)
-    return a / (1.0 - a) * (1.0 + np.where(top, share, own) * share + off) + lost + 8.0 * step * sigma_a / (mu * tau)
+    return a / (1.0 - a) * (1.0 + np.where(top, share, ratio) * share + off) + lost + 8.0 * step * sigma_a / (mu * tau)

@@ -71,7 +71,7 @@ def _with_diagonal(grid: _Pairs, layer: Feedback, rate: float) -> Feedback:
     """Give the units the factor of the norm with which their kernel has the DEQ's diagonal."""
     squares = torch.from_numpy(_NORMS**2)
     along = _sum(_shares(diagonal, layer, bool(rate), squares), rate)
-    (gain,) = _series((grid.own(squares) / along).sqrt().numpy()[None], 1e-7)
+    (gain,) = _series((grid.diagonal(squares) / along).sqrt().numpy()[None], 1e-7)
     return replace(layer, gain=tuple(gain.tolist()))
 
 
@@ -106,9 +106,9 @@ def _layer(deq: DEQ, shared: float) -> Feedback:
     common = torch.minimum(shared**2 * (sigma_a2 * apart + deq.drive(zero)), (q - drive).clamp_min(0.0))
     slope = sigma_a2 * Layer(deq.activation, q, q).both(common)[1]
     linear = torch.minimum(drive * slope / (1.0 - slope), q - drive - common).clamp_min(0.0)
-    rest = (q - drive - common - linear).clamp_min(0.0)
+    curved = (q - drive - common - linear).clamp_min(0.0)
     offset = 0.0 if vanishes_at_zero(deq) else 1.0
-    rows = [linear.sqrt().numpy() / s, rest.sqrt().numpy() / s, common.sqrt().numpy() / (s + offset)]
+    rows = [linear.sqrt().numpy() / s, curved.sqrt().numpy() / s, common.sqrt().numpy() / (s + offset)]
     coefficients = _series(np.stack(rows if common.max() > 1e-12 * q.max() else rows[:2]), 1e-13)
     ends = coefficients.sum(1)
     coefficients[:, 0] -= np.where(np.abs(ends) < 1e-6, ends, 0.0)  # those of bounded activations vanish at infinity
@@ -127,9 +127,9 @@ class _Pairs:
         x, y, inner = (torch.from_numpy(v) for v in (s * s, t * t, s * t * np.cos(angle)))
         self.pairs = x, y, inner
         self.truth = pairwise(deq, x, y, inner, (kernel,), check=False)[kernel]
-        self.scale = self.own(torch.stack(self.pairs[:2])).prod(0).sqrt()
+        self.scale = self.diagonal(torch.stack(self.pairs[:2])).prod(0).sqrt()
 
-    def own(self, squares: Tensor) -> Tensor:
+    def diagonal(self, squares: Tensor) -> Tensor:
         """Return k(x, x) at squared norms."""
         return diagonal(self.deq, squares, (self.kernel,), check=False)[self.kernel]
 

@@ -181,10 +181,10 @@ def parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
     The Hermite series of kinks do not end, and those of smooth activations not always within the orders that are taken
     (norms above ten). What they lack on the diagonal is known, and added as an order of rank one.
     """
-    found = on_circle(network, s, t, kernel, 1)[:, 0].real
+    known = on_circle(network, s, t, kernel, 1)[:, 0].real
     norms, which = np.unique(np.concatenate([s, t]), return_inverse=True)
     left, right = np.split(np.sqrt(_lacking(network, kernel, norms))[which], 2)
-    return np.asarray(found + left * right)
+    return np.asarray(known + left * right)
 
 
 def _lacking(network: Network, kernel: Kernel, norms: Array) -> Array:

@@ -84,8 +84,8 @@ def _allowed(reach: float, tol: float, kinds: int | str) -> Allowance:
     """Return what units may miss: little beside the projection's deficit or the tolerance, no more than is left."""
     if kinds != "auto":
         return Allowance(*[max(LIMITS.unit_share * reach, LIMITS.resolution * tol)] * 2)
-    room = 0.5 * (tol - reach)
-    return Allowance(min(max(LIMITS.unit_share * reach, 30.0 * LIMITS.resolution * tol), room), room)
+    spare = 0.5 * (tol - reach)
+    return Allowance(min(max(LIMITS.unit_share * reach, 30.0 * LIMITS.resolution * tol), spare), spare)
 
 
 def _finished(target: KernelOrders, parts: Array, allowed: Allowance, trains: Trains) -> tuple[Conditioned, Supremum]:

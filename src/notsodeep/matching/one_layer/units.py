@@ -169,26 +169,26 @@ def smallest(
     few = want[:, :, pivots(want.shape[2])]
 
     def best(degree: int, tried: list[float]) -> UnitFit:
-        fits = (fit(replace(basis, alpha=a, degree=degree), few, gain, allowed) for a in tried)
-        return min(fits, key=lambda f: f.cost)
+        each = (fit(replace(basis, alpha=a, degree=degree), few, gain, allowed) for a in tried)
+        return min(each, key=lambda f: f.cost)
 
-    found: list[UnitFit] = []
+    fits: list[UnitFit] = []
     for group in ([d for d in degrees if d <= 12], [d for d in degrees if d > 12]):
         if not group:
             continue
         costs = {a: fit(replace(basis, alpha=a, degree=group[len(group) // 2]), few, gain).cost for a in alphas}
         slopes = sorted(alphas, key=costs.__getitem__)[:3]
         slopes += [a for a in alphas if a < min(slopes)][-1:]
-        found.append(best(group[-1], slopes))
+        fits.append(best(group[-1], slopes))
         low, high = 0, len(group) - 1
-        while found[-1].enough and low < high:
+        while fits[-1].enough and low < high:
             middle = (low + high) // 2
             tried = best(group[middle], slopes)
             low, high = (low, middle) if tried.enough else (middle + 1, high)
-            found += [tried] if tried.enough else []
-        if found[-1].enough:
-            return fit(found[-1].basis, want, gain, allowed)
-    return fit(min(found, key=lambda f: f.cost).basis, want, gain, allowed)
+            fits += [tried] if tried.enough else []
+        if fits[-1].enough:
+            return fit(fits[-1].basis, want, gain, allowed)
+    return fit(min(fits, key=lambda f: f.cost).basis, want, gain, allowed)
 
 
 def assemble(target: KernelOrders, fitted: UnitFit) -> Conditioned:
