@@ -160,14 +160,13 @@ def kernels_of(
     matrices = functools.partial(_matrices, network, (kernels, rates, check), out, progress)
     if out is None and tensors:
         inputs = [v if v is None or isinstance(v, Tensor) else as_rows(v, least=0) for v in given]
-        result = differentiable(matrices, inputs)
+        result = differentiable(isolation()(matrices), inputs)  # a backward pass computes wherever it is called
     else:
         result = matrices(*given)
     names = dict.fromkeys(kernels)
     return {k: out[k] if out is not None else like(v, X) for k, v in zip(names, result, strict=True)}
 
 
-@isolation()
 def _matrices(
     network: Network | Convolutional, asked: Any, out: Any, progress: bool | None, X: Any, Y: Any, *variances: Any
 ) -> tuple[Tensor, ...]:
