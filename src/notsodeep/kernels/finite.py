@@ -227,30 +227,21 @@ class _ImplicitNetwork(_Drawn):
             passed.append(hidden if weight is None else hidden @ weight.T)
         return passed
 
-    def _back(self, u: Tensor, pulled: Tensor) -> list[Tensor]:
-        """Return the adjoints of the pre-activations of all layers, from that of the output; the first is that of u."""
-        passed, adjoints = self._through(u), list[Tensor]()
-        for level in range(len(self.inner), -1, -1):
-            slope = self.deq.activations[level].derivative(passed[level]) / self.root
-            adjoints.insert(0, slope * pulled)
-            pulled = adjoints[0] @ self.inner[level - 1] if level else pulled
-        if self.deq.normalise:  # u / |u| turns with u alone
-            along = (adjoints[0] * passed[0]).mean(1, keepdim=True)
-            adjoints[0] = (adjoints[0] - along * passed[0]) / root_mean_square(u)
-        return adjoints
-
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of B and c, A and the readout; the implicit function theorem gives the adjoint df/du."""
-        u, readout = self._preactivation(self.hidden), self.a.expand_as(self.hidden)
+        readout = self.a.expand_as(self.hidden)
+        with torch.enable_grad():
+            u = self._preactivation(self.hidden).requires_grad_()
+            *passed, z = self._through(u)
 
-        # df/du = adjoint, phi'(u)/sqrt(m) (a + sigma_a A' adjoint) for a cell of one layer
-        def pulled(adjoint: Tensor) -> Tensor:
-            return readout + self.layer.gain * self.layer.back(self.A, adjoint)
+        def back(adjoint: Tensor) -> tuple[Tensor, ...]:
+            """Return the adjoints of the pre-activations of all layers, the first that of u, from an adjoint of u."""
+            pulled = readout + self.layer.gain * self.layer.back(self.A, adjoint)
+            return torch.autograd.grad(z, [u, *passed[1:]], pulled, retain_graph=True)
 
-        start, what = self._back(u, readout)[0], "adjoint equation"
-        adjoint = _settled(lambda adjoint: self._back(u, pulled(adjoint))[0], start, what, self.deq)
-        total, passed = rates[2] * self.features_gram() + self._hidden_gram(adjoint, rates), self._through(u)
-        inside = zip(self._back(u, pulled(adjoint))[1:], self.deq.activations, passed, strict=False)
+        adjoint = _settled(lambda adjoint: back(adjoint)[0], torch.zeros_like(u), "adjoint equation", self.deq)
+        total = rates[2] * self.features_gram() + self._hidden_gram(adjoint, rates)
+        inside = zip(back(adjoint)[1:], self.deq.activations, passed, strict=False)
         return sum((rates[1] * _gram(a) * _gram(phi(v) / self.root) for a, phi, v in inside), total)
 
     def _hidden_gram(self, adjoint: Tensor, rates: Sequence[float]) -> Tensor:
