@@ -154,10 +154,6 @@ class Activation:
         """
         return self._value(before)
 
-    def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
-        """Return the derivative of :meth:`units` with respect to ``before``, entry by entry."""
-        return self._slope(before)
-
     def value_jumps(self) -> tuple[float, ...]:
         """Return phi(c+) - phi(c-) at each kink c."""
         return gaps(self.sides()[0])

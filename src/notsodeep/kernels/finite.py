@@ -273,21 +273,18 @@ class _ExplicitNetwork(_Drawn):
 
     def __init__(self, enn: Any, rows: Tensor, generator: torch.Generator, widths: Sequence[int]) -> None:
         super().__init__(rows, generator)
-        self.enn, self.layers, self.before = enn, [rows], []
-        self.weights = [self.normal(*shape) for shape in zip(widths, (rows.shape[1], *widths[:-1]), strict=True)]
+        self.layers, self.before = [rows], list[Tensor]()
+        weights = [self.normal(*shape) for shape in zip(widths, (rows.shape[1], *widths[:-1]), strict=True)]
         self.a = self.normal(widths[-1])
-        for phi, weight in zip(enn.activations, self.weights, strict=True):
-            self.before.append(self.layers[-1] @ weight.T)
-            self.layers.append(phi.units(self.before[-1], self.layers[-1]) / math.sqrt(len(weight)))
+        with torch.enable_grad():
+            for phi, weight in zip(enn.activations, weights, strict=True):
+                before = self.layers[-1] @ weight.T
+                self.before.append(before if before.requires_grad else before.requires_grad_())
+                self.layers.append(phi.units(before, self.layers[-1]) / math.sqrt(len(weight)))
         self.features = self.layers[-1]
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of W_1 ... W_L and the readout; df/dW_l = adjoint_l x_(l-1)'."""
-        total = rates[-1] * self.features_gram()
-        pulled = self.a.expand_as(self.features)
-        for level in range(self.enn.depth - 1, -1, -1):
-            slope = self.enn.activations[level].unit_slopes(self.before[level], self.layers[level])
-            adjoint = slope * pulled / math.sqrt(slope.shape[1])
-            total = total + rates[level] * _gram(adjoint) * _gram(self.layers[level])
-            pulled = adjoint @ self.weights[level]
-        return total
+        adjoints = torch.autograd.grad(self.features, self.before, self.a.expand_as(self.features))
+        each = zip(rates, adjoints, self.layers, strict=False)
+        return sum((r * _gram(adjoint) * _gram(x) for r, adjoint, x in each), rates[-1] * self.features_gram())

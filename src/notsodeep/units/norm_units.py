@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..activations.base import Activation, differentiate
+from ..activations.base import Activation
 from ..activations.panels import LIMITS
 from ..errors import ActivationError
 
@@ -56,14 +56,6 @@ class NormUnits(Activation):
             return self.formula(before, inputs, table)
         blocks = [self.formula(b, x, table) for b, x in _blocks(before, inputs)]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-
-    def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
-        table = self.table(before, before.shape[-1])
-
-        def slopes(part: Tensor, x: Tensor) -> Tensor:
-            return differentiate(lambda b: self.formula(b, x, table), part)
-
-        return torch.cat([slopes(*part) for part in _blocks(before, inputs)])
 
     def _value(self, x: Tensor) -> Tensor:
         raise ActivationError(
