@@ -250,7 +250,7 @@ def _low_rank(source: Source, form: Linearised, offsets: Array) -> LowRankPart:
 
 
 def _slopes_by_pair(source: Source) -> bool:
-    """Say whether every pair of classes has its of_products slope.
+    """Say whether every pair of classes has a slope of its own.
 
     Not with p x p matrices, and not with more points than directions of noise: there the shifted zero stays one atom.
     """
