@@ -18,7 +18,7 @@ import numpy as np
 import notsodeep as nsd
 
 SOURCE = Path(nsd.__file__).parent
-KINDS = {"DEQ", "ENN", "ConvDEQ", "ConvENN", "Convolutional", "Network"}
+KINDS = {"DEQ", "ENN", "ConvDEQ", "ConvENN", "Convolutional", "Network", "Dense", "Specification"}
 PAGE = (".js", ".html", ".css")
 
 
