@@ -30,7 +30,8 @@ def nodes(count: int = 6000) -> tuple[Tensor, Tensor]:
 def psi(phi: Conditioned, u: Tensor, s: float, slopes: bool = False) -> Tensor:
     """The units of every group at inputs of norm s, or s times their slopes in w.x: (points, groups)."""
     before, inputs = (s * u)[:, None].repeat(1, phi.groups), torch.full((len(u), 1), s, dtype=torch.float64)
-    return s * phi.unit_slopes(before, inputs) if slopes else phi.units(before, inputs)
+    values = phi.units(before.requires_grad_(slopes), inputs)  # each sees one entry of ``before``
+    return s * torch.autograd.grad(values.sum(), before)[0] if slopes else values
 
 
 def aligned(phi: Activation, s: float, t: float, sign: float, trained: bool, rate: float = 1.0) -> float:

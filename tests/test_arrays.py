@@ -10,7 +10,7 @@ import torch
 import notsodeep as nsd
 from helpers import ulps
 from notsodeep._arrays import as_rows, squared_norms
-from notsodeep.errors import InvalidInputError
+from notsodeep.errors import ConvergenceError, InvalidInputError
 
 ROWS = np.arange(12.0).reshape(4, 3) / 7
 
@@ -79,6 +79,19 @@ def test_a_sum_that_overflows_is_not_taken_for_infinity():
     large = np.full((2, 2), 3e38, dtype=np.float32)
     assert bool(torch.isfinite(as_rows(large)).all())
     assert squared_norms(as_rows(large)).tolist() == pytest.approx([2 * 3e38**2] * 2, rel=ulps(2, np.float32))
+
+
+def test_kernels_out_of_range_are_refused():
+    network, X = nsd.ENN(["quadratic"]), (1e20 * ROWS).astype(np.float32)
+    known = nsd.MixtureStatistics.from_mixture(nsd.GaussianMixture(np.zeros((1, 3)), [1.0]), X, np.zeros(4, dtype=int))
+    calls = (
+        lambda: nsd.ck(network, X),
+        lambda: nsd.finite_ck(network, X, width=4),
+        lambda: nsd.equivalent(network, known),
+    )
+    for call in calls:
+        with pytest.raises(ConvergenceError, match=r"overflows torch\.float32 .* or give them in float64"):
+            call()
 
 
 def test_features_are_compared():

@@ -15,7 +15,7 @@ def test_the_report_counts():
 
 
 def test_questions_of_kinds_are_seen():
-    text = "isinstance(x, nsd.DEQ)\nisinstance(x, int)\nisinstance(x, ENN | str)\nisinstance(x, (int, ConvDEQ))\n"
+    text = "isinstance(x, nsd.DEQ)\nisinstance(x, int)\nisinstance(x, Dense | str)\nisinstance(x, (int, ConvDEQ))\n"
     assert house.kinds_asked(text) == [1, 3, 4]
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ._arguments import shown
-from .errors import InvalidInputError
+from .errors import ConvergenceError, InvalidInputError
 
 Array = NDArray[Any]
 
@@ -58,6 +58,14 @@ def bad_row(rows: Tensor) -> int | None:
         return None
     bad = torch.cat([(~torch.isfinite(part)).any(dim=1) for part in _blocks(rows)]).nonzero()
     return int(bad[0]) if len(bad) else None
+
+
+def check_range(values: Tensor, kernel: str, network: Any) -> None:
+    """Refuse a kernel (n, m) that has left the range of its precision."""
+    if bad_row(values) is not None:
+        more = ", or give them in float64" if values.dtype == torch.float32 else ""
+        what = f"the {kernel} of {network!r} overflows {values.dtype}"
+        raise ConvergenceError(f"{what} on these inputs; scale them down{more}")
 
 
 def _blocks(rows: Tensor) -> tuple[Tensor, ...]:

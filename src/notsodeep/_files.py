@@ -53,8 +53,8 @@ _COUNT = itertools.count(secrets.randbelow(1 << 16))
 def part_of(target: Path) -> Path:
     """Return a hidden name beside a file or folder that no other writer has, and remove what dead ones left."""
     _sweep(target)
-    own = f"{_machine():06x}{os.getpid() & 0xFFFFFF:06x}{next(_COUNT) & 0xFFFF:04x}"
-    return target.with_name(f".{target.name[:50]}.{own}.part")  # the longest names have 255 bytes
+    mark = f"{_machine():06x}{os.getpid() & 0xFFFFFF:06x}{next(_COUNT) & 0xFFFF:04x}"
+    return target.with_name(f".{target.name[:50]}.{mark}.part")  # the longest names have 255 bytes
 
 
 def _machine() -> int:

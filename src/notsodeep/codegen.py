@@ -110,5 +110,5 @@ def _groups(twin: Twin) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Text that may stand between quotes: whatever it holds, it ends neither the string nor the line."""
+    """Return text that may stand between quotes: whatever it holds, it ends neither the string nor the line."""
     return text.encode("unicode_escape").decode("ascii").replace('"', '\\"')

@@ -12,6 +12,7 @@ import notsodeep as nsd
 from helpers import sampled, tolerance
 from notsodeep.activations import Erf, Hermite, LeakyReLU
 from notsodeep.errors import ContractionError, ConvergenceError, InvalidInputError
+from notsodeep.units import Feedback
 
 P = 12
 
@@ -78,6 +79,31 @@ def test_explicit_gradients_equal_those_of_autograd(kernel, rates):
     assert np.abs(mine - truth).max() < tolerance() * np.abs(truth).max()
     features = (hidden @ hidden.T).detach().numpy()
     assert np.abs(nsd.finite_ck(enn, X, width=widths, seed=seed) - features).max() < tolerance()
+
+
+FEEDBACK = Feedback("silu", ((0.4, 0.1), (0.3, 0.05), (0.2, 0.02)), 0.8, 1.0, (1.0, 0.1))
+
+
+def test_gradients_of_units_that_see_those_beside_them():
+    """Each unit sees the pre-activations of the two units before, and its gradient reaches all three."""
+    m, seed, X = 30, 5, points()
+    weight, a = (w.requires_grad_() for w in normals(seed, (m, P), (m,)))
+    x = torch.from_numpy(X)
+    truth = gram_of_gradients(FEEDBACK.units(x @ weight.T, x) @ a / math.sqrt(m), [weight, a])
+    mine = nsd.finite_ntk(nsd.ENN([FEEDBACK]), X, width=m, seed=seed)
+    assert np.abs(mine - truth).max() < tolerance() * np.abs(truth).max()
+    mean, error = sampled(nsd.finite_ntk, nsd.ENN([FEEDBACK]), X, width=1000, draws=24)
+    assert (np.abs(mean - nsd.ntk(nsd.ENN([FEEDBACK]), X)) < 5.0 * error + 3.0 / 1000).all()
+
+
+def test_gradients_through_the_norm_of_a_hidden_layer():
+    """In the second layer, units see the norm of the first, which its weights change."""
+    m, seed, X = 12, 2, points()
+    first, second, a = (w.requires_grad_() for w in normals(seed, (m, P), (m, m), (m,)))
+    hidden = torch.tanh(torch.from_numpy(X) @ first.T) / math.sqrt(m)
+    truth = gram_of_gradients(FEEDBACK.units(hidden @ second.T, hidden) @ a / math.sqrt(m), [first, second, a])
+    mine = nsd.finite_ntk(nsd.ENN(["tanh", FEEDBACK]), X, width=m, seed=seed)
+    assert np.abs(mine - truth).max() < tolerance() * np.abs(truth).max()
 
 
 def test_a_linear_equilibrium_is_a_linear_solve():

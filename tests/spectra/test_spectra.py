@@ -14,7 +14,7 @@ from scipy.integrate import quad
 from scipy.optimize import brentq, minimize_scalar
 
 import notsodeep as nsd
-from helpers import differences, printed, tolerance, ulps
+from helpers import differences, printed, solved, tolerance, ulps
 from notsodeep.errors import ConcentrationWarning, InvalidInputError
 from notsodeep.spectra import SpectralLaw
 from notsodeep.spectra.bulk import noise_law
@@ -504,6 +504,21 @@ def test_steep_spectra_with_more_points_than_directions(covariance: str) -> None
         law = nsd.spectral_law(network, one_class(values), n=n)
     sampled = np.linalg.eigvalsh(nsd.ck(network, one_class(values).sample(n, seed=0)[0]))
     assert kolmogorov(law, sampled) < 0.09  # without products 0.2, half the mass of the atom
+
+
+@pytest.mark.parametrize("kernel", ["ck", "ntk"])
+@pytest.mark.parametrize(("variances", "n"), [((1.0, 1.5), 400), ((1.0, 2.0, 3.0), 800), ((1.0, 4.0), 1600)])
+def test_classes_with_more_points_than_directions_see_an_odd_network(kernel, variances, n) -> None:
+    """Each class has an atom of its own, all of them near one; the p eigenvalues beyond are the upper bulk."""
+    p, deq = 100, nsd.DEQ("tanh", sigma_a2=0.2)
+    mix = nsd.GaussianMixture(np.zeros((len(variances), p)), list(variances))
+    law = nsd.spectral_law(deq, mix, n=n, kernel=kernel)
+    exact = np.sort(np.linalg.eigvalsh(nsd.kernels_of(deq, mix.sample(n, seed=0)[0], kernels=(kernel,))[kernel]))[-p:]
+    assert law.masses[-1] == pytest.approx(p / n, abs=solved(1e-7))
+    upper = (law.cdf(exact) - 1.0 + p / n) * n / p
+    # a class of few points moves eigenvalues by 1 / sqrt(p), and the largest one by p^(-2/3)
+    assert np.abs(upper - np.arange(1, p + 1) / p).max() < 1.0 / math.sqrt(p)
+    assert abs(exact[-1] / law.support[-1][1] - 1.0) < 2.0 * p ** (-2.0 / 3.0)
 
 
 def test_explicit_network() -> None:

@@ -151,7 +151,7 @@ class Affine(Activation):
         return None if inner is None else functools.partial(self._closed_form, inner)
 
     def _closed_form(self, inner: ClosedForm, qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
-        """The closed form from that of the base; cross terms follow from Stein's lemma."""
+        """Return the closed form from that of the base; cross terms follow from Stein's lemma."""
         s2 = self.scale**2
         value, slope = inner(s2 * qx, s2 * qy, s2 * lam)
         g, s = self.gain, self.gain * self.scale

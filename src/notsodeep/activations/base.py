@@ -110,15 +110,15 @@ class Activation:
         return None
 
     def panels(self) -> Panels:
-        """The panels on which phi, phi' and phi'' look like polynomials."""
+        """Return the panels on which phi, phi' and phi'' look like polynomials."""
         return _structure(self)[0]
 
     def tails(self) -> Tails | None:
-        """The straight lines that phi follows far out, to rounding, or ``None``."""
+        """Return the straight lines that phi follows far out, to rounding, or ``None``."""
         return _structure(self)[1]
 
     def smooth_parts(self) -> tuple[Function, ...]:
-        """The functions that the panels must resolve."""
+        """Return the functions that the panels must resolve."""
         return (self._value, self._slope, self._curvature)
 
     # -- evaluation --------------------------------------------------------------------------------------
@@ -154,20 +154,16 @@ class Activation:
         """
         return self._value(before)
 
-    def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
-        """Return the derivative of :meth:`units` with respect to ``before``, entry by entry."""
-        return self._slope(before)
-
     def value_jumps(self) -> tuple[float, ...]:
-        """phi(c+) - phi(c-) at each kink c."""
+        """Return phi(c+) - phi(c-) at each kink c."""
         return gaps(self.sides()[0])
 
     def slope_jumps(self) -> tuple[float, ...]:
-        """phi'(c+) - phi'(c-) at each kink c."""
+        """Return phi'(c+) - phi'(c-) at each kink c."""
         return gaps(self.sides()[1])
 
     def sides(self) -> tuple[Tensor, Tensor]:
-        """Values and slopes just below (row 0) and just above (row 1) each kink."""
+        """Return values and slopes just below (row 0) and just above (row 1) each kink."""
         c = np.asarray(self.kinks, dtype=np.float64)
         with np.errstate(under="ignore"):  # beside zero
             points = torch.from_numpy(np.stack([np.nextafter(c, -np.inf), np.nextafter(c, np.inf)]))
@@ -195,19 +191,19 @@ class Activation:
         return self.two_slopes is not None
 
     def canonical(self) -> Activation:
-        """The form of phi whose expectations are computed best."""
+        """Return the form of phi whose expectations are computed best."""
         return self
 
     def polynomial(self) -> Polynomial | None:
-        """The activation as a polynomial without an affine wrapper, where it is one."""
+        """Return the activation as a polynomial without an affine wrapper, where it is one."""
         return None
 
     def closed_form(self) -> ClosedForm | None:
-        """The function (qx, qy, lam) -> (E[phi(u) phi(v)], E[phi'(u) phi'(v)]) if both have a closed form."""
+        """Return the function (qx, qy, lam) -> (E[phi(u) phi(v)], E[phi'(u) phi'(v)]) if both have a closed form."""
         return None
 
     def mixed_form(self) -> ClosedForm | None:
-        """The same function as a double sum of closed forms: exact at any variance, but no quicker than a series."""
+        """Return that function as a double sum of closed forms: exact at any variance, but no quicker than a series."""
         return None
 
     @property
@@ -216,7 +212,7 @@ class Activation:
         return self.piecewise_linear or self.closed_form() is not None or self.mixed_form() is not None
 
     def _closed_means(self, q: Tensor) -> Dual:
-        """E[phi] and E[phi'] at variances q; given wherever :meth:`closed_form` or :meth:`mixed_form` is."""
+        """Return E[phi] and E[phi'] at variances q; given wherever :meth:`closed_form` or :meth:`mixed_form` is."""
         raise NotImplementedError
 
     def closed_moments(self, tau: Tensor) -> list[Tensor] | None:
@@ -230,7 +226,7 @@ class Activation:
         return None
 
     def smoothed(self, mean: Tensor, noise: Tensor) -> Smoothed | None:
-        """E[phi], E[phi'] and E[phi''] at mean + noise xi, without point masses, if they are closed."""
+        """Return E[phi], E[phi'] and E[phi''] at mean + noise xi, without point masses, if they are closed."""
         if self.breaks is None:
             return None
         origin = torch.tensor(-1e-300, dtype=torch.float64)
@@ -242,7 +238,7 @@ class Activation:
         return domain.layer(self, points), domain.through(self, points)
 
     def _mean(self, tau: float) -> float:
-        """E[phi(tau xi)], xi standard normal."""
+        """Return E[phi(tau xi)], xi standard normal."""
         if self.parity == "odd":
             return 0.0
         scale = torch.tensor([tau], dtype=torch.float64)
@@ -253,7 +249,7 @@ class Activation:
 
     # -- in torch, and as text ---------------------------------------------------------------------------
     def _source(self, x: str) -> str:
-        """Phi of the expression ``x`` as PyTorch source."""
+        """Return phi of the expression ``x`` as PyTorch source."""
         if self.torch_forms:
             name = self.torch_forms[0].__name__
             home = "torch" if getattr(torch, name, None) is self.torch_forms[0] else "torch.nn.functional"
@@ -410,7 +406,7 @@ def _named(spec: str, parameters: Mapping[str, Any]) -> Activation:
 
 
 def _of_torch(function: Any) -> Activation | None:
-    """The built-in activation that a torch module or function is, or ``None``."""
+    """Return the built-in activation that a torch module or function is, or ``None``."""
     for cls in activation_classes():
         if any(form in (function, type(function)) for form in cls.torch_forms):
             given = {field: getattr(function, at) for field, at in cls.module_fields.items() if hasattr(function, at)}
@@ -441,7 +437,7 @@ def activation_classes() -> list[type[Activation]]:
 
 @cached(1024)
 def _structure(phi: Activation) -> tuple[Panels, Tails | None]:
-    """The panels that phi needs, and the straight lines that it follows far out."""
+    """Return the panels that phi needs, and the straight lines that it follows far out."""
     tails = find_tails(phi._value, phi._slope, phi.kinks)
     if phi.piecewise_linear:
         return Straight(phi.kinks), tails

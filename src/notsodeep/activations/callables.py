@@ -99,14 +99,14 @@ def make_callable(function: Callable[[Any], Any], kinks: Sequence[float], name: 
 
 
 def _sampled(function: Callable[[Tensor], Tensor]) -> NDArray[np.float64]:
-    """The values of a function on a grid that is dense around zero and reaches to a thousand."""
+    """Return the values of a function on a grid that is dense around zero and reaches to a thousand."""
     x = torch.linspace(-7.6, 7.6, 1001, dtype=torch.float64).sinh() + 0.0123
     with torch.no_grad():
         return np.asarray(function(x).to(torch.float64))
 
 
 def _called(phi: CallableActivation, grid: Tensor) -> Tensor:
-    """The values at the grid, which must be real, finite and as many as the points."""
+    """Return the values at the grid, which must be real, finite and as many as the points."""
     try:
         # a NumPy function refuses a tensor that tracks gradients, where it would quietly drop them otherwise
         result = phi.function(grid.clone().requires_grad_(True))
@@ -129,7 +129,7 @@ def _called(phi: CallableActivation, grid: Tensor) -> Tensor:
 
 
 def _check_elementwise(phi: CallableActivation, grid: Tensor, values: Tensor) -> None:
-    """The same numbers in another order and shape must give the same values: no softmax, no randomness."""
+    """Refuse functions whose values depend on the order or the shape of numbers: no softmax, no randomness."""
     order = torch.arange(len(grid)).flip(0)[: 2 * (len(grid) // 2)]
     again = _called(phi, grid[order].reshape(2, -1))
     if not torch.allclose(again, values[order].reshape(2, -1), rtol=1e-12, atol=1e-12):
@@ -140,7 +140,7 @@ def _check_elementwise(phi: CallableActivation, grid: Tensor, values: Tensor) ->
 
 
 def _check_undeclared_kinks(phi: CallableActivation, grid: Tensor, values: Tensor) -> None:
-    """A kink shows as a second difference that does not shrink when the step does."""
+    """Refuse kinks that were not declared, which show as second differences that do not shrink with the step."""
     kinks, step = phi.rough, float(grid[1] - grid[0])
     bend = (values[2:] - 2.0 * values[1:-1] + values[:-2]).abs() / step
     local = bend.unfold(0, 21, 1).median(dim=-1).values
@@ -161,7 +161,7 @@ def _check_undeclared_kinks(phi: CallableActivation, grid: Tensor, values: Tenso
 
 
 def _bend_inside(phi: CallableActivation, low: float, high: float) -> float | None:
-    """The position of a change of slope that survives two zooms by forty, or ``None``."""
+    """Return the position of a change of slope that survives two zooms by forty, or ``None``."""
     bends = []
     for _ in range(3):
         x = torch.linspace(low, high, 81, dtype=torch.float64)
@@ -175,7 +175,7 @@ def _bend_inside(phi: CallableActivation, low: float, high: float) -> float | No
 
 
 def _check_derivatives(phi: CallableActivation) -> None:
-    """Some functions of torch have no second derivative."""
+    """Refuse the functions of torch that have no second derivative."""
     x = torch.tensor([-2.1, -0.3, 0.4, 1.7], dtype=torch.float64)
     try:
         phi._slope(x), phi._curvature(x)
@@ -197,7 +197,7 @@ def _parity(phi: CallableActivation) -> Parity | None:
 
 
 def _check_growth(phi: CallableActivation) -> None:
-    """Gaussian expectations at scales up to 30 must be resolved and finite."""
+    """Refuse functions whose Gaussian expectations at scales up to 30 are not resolved, or not finite."""
     tau = torch.tensor([_REACH], dtype=torch.float64)
     try:
         xi, weights = normal_nodes(tau, phi.panels())
@@ -212,7 +212,7 @@ def _check_growth(phi: CallableActivation) -> None:
 
 
 def _slopes(phi: CallableActivation) -> tuple[float, float]:
-    """The infimum and the supremum of phi', infinite if phi jumps or if phi' still grows far out."""
+    """Return the infimum and the supremum of phi', infinite if phi jumps or if phi' still grows far out."""
     if any(phi.value_jumps()):
         return (-math.inf, math.inf)
     places = torch.tensor([-400.0, -200.0, 200.0, 400.0], dtype=torch.float64)
@@ -229,7 +229,7 @@ def _slopes(phi: CallableActivation) -> tuple[float, float]:
 
 
 def _refined(phi: CallableActivation, centre: float, width: float, sign: float) -> float:
-    """The extremum of phi' near ``centre``: three zooms by a hundred leave nothing to find at rounding level."""
+    """Return the extremum of phi' near ``centre``: three zooms by a hundred leave nothing to find above rounding."""
     for _ in range(3):
         x = torch.linspace(centre - width, centre + width, 201, dtype=torch.float64)
         slope = phi._slope(x).detach()

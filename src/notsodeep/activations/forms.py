@@ -19,7 +19,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 def correlation(qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
-    """Lam / sqrt(qx qy) in [-1, 1]; zero where either variance vanishes."""
+    """Return lam / sqrt(qx qy) in [-1, 1]; zero where either variance vanishes."""
     rx, ry = torch.sqrt(qx), torch.sqrt(qy)
     alive = (rx > 0) & (ry > 0)
     # two divisions: the product of two tiny roots is not a normal number; the order of the points must not matter
@@ -30,7 +30,7 @@ def correlation(qx: Tensor, qy: Tensor, lam: Tensor) -> Tensor:
 
 
 def arc_cosine(a: float, b: float, qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
-    """The pair of a x for x > 0 and b x for x < 0: arc-cosine kernels of degree one and zero (Cho and Saul, 2009)."""
+    """Return the pair of a x for x > 0 and b x for x < 0: arc-cosine kernels of degrees 1 and 0 (Cho, Saul, 2009)."""
     if a == b:
         return a * b * lam, torch.full_like(lam, a * b)
     value, slope = arc_profile(a, b, correlation(qx, qy, lam))
@@ -38,7 +38,7 @@ def arc_cosine(a: float, b: float, qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
 
 
 def arc_profile(a: float, b: float, rho: Tensor) -> Dual:
-    """The pair of :func:`arc_cosine` at unit variances, for correlations that are real or in the complex unit disc."""
+    """Return the pair of :func:`arc_cosine` at unit variances, for correlations, real or in the complex unit disc."""
     angle = math.pi - torch.acos(rho)  # pi minus the angle between the points
     bend = torch.sqrt((1.0 - rho) * (1.0 + rho)) + angle * rho
     share = angle / math.pi
@@ -46,7 +46,7 @@ def arc_profile(a: float, b: float, rho: Tensor) -> Dual:
 
 
 def arc_sine(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
-    """The pair of erf: the arcsine kernel (Williams, 1997)."""
+    """Return the pair of erf: the arcsine kernel (Williams, 1997)."""
     rho = correlation(qx, qy, lam)
     wx, wy = 1.0 + 2.0 * qx, 1.0 + 2.0 * qy
     rx, ry = torch.sqrt(wx), torch.sqrt(wy)
@@ -58,7 +58,7 @@ def arc_sine(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
 
 
 def gelu_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
-    """The pair of x Phi(x), integrated by parts, with A = E[Phi Phi], B = E[p p], p the normal density."""
+    """Return the pair of x Phi(x), integrated by parts, with A = E[Phi Phi], B = E[p p], p the normal density."""
     rho = correlation(qx, qy, lam)
     lam = rho * torch.sqrt(qx) * torch.sqrt(qy)
     wx, wy = 1.0 + qx, 1.0 + qy
@@ -74,7 +74,7 @@ def gelu_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
 
 
 def wave_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
-    """E[sin(u) sin(v)] and E[cos(u) cos(v)]."""
+    """Return E[sin(u) sin(v)] and E[cos(u) cos(v)]."""
     rho = correlation(qx, qy, lam)
     rx, ry = torch.sqrt(qx), torch.sqrt(qy)
     lam = rho * rx * ry
@@ -90,17 +90,17 @@ def wave_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
 
 
 def density(z: Tensor) -> Tensor:
-    """The standard normal density."""
+    """Return the standard normal density."""
     return torch.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
 
 
 def upper(z: Tensor) -> Tensor:
-    """P(X > z)."""
+    """Return P(X > z)."""
     return 0.5 * torch.erfc(z / math.sqrt(2.0))
 
 
 def smoothed_elu(alpha: float, mean: Tensor, noise: Tensor) -> Smoothed:
-    """ELU: E[exp(x) 1(x < 0)] = exp(mean + noise^2 / 2) P(xi > mean / noise + noise), scaled where that underflows."""
+    """Smooth ELU: E[exp(x) 1(x < 0)] = exp(mean + noise^2 / 2) P(xi > mean / noise + noise), scaled where tiny."""
     z = mean / noise
     end, bell, down = z + noise, density(z), upper(z)
     growth, share = torch.expm1((mean + 0.5 * noise * noise).clamp_max(0.0)), upper(end)
@@ -114,7 +114,7 @@ def smoothed_elu(alpha: float, mean: Tensor, noise: Tensor) -> Smoothed:
 
 
 def _erfc_step(z: Tensor, step: Tensor) -> Tensor:
-    """What erfcx(z / sqrt(2)) gains in a small step, by Taylor's formula: a difference would cancel."""
+    """Return what erfcx(z / sqrt(2)) gains in a small step, by Taylor's formula: a difference would cancel."""
     before = torch.special.erfcx(z / math.sqrt(2.0))
     here = z * before - math.sqrt(2.0 / math.pi)
     power = step
@@ -129,7 +129,7 @@ def _erfc_step(z: Tensor, step: Tensor) -> Tensor:
 def smoothed_pieces(
     centre: Sequence[float], breaks: Sequence[tuple[float, Sequence[float]]], mean: Tensor, noise: Tensor
 ) -> Smoothed:
-    """Parabolas and lines that meet at breaks, from value, slope and curvature at zero outwards."""
+    """Smooth parabolas and lines that meet at breaks, from value, slope and curvature at zero outwards."""
     value, slope, curvature = centre
     out = [value + slope * mean + 0.5 * curvature * (mean * mean + noise * noise), slope + curvature * mean]
     out += [torch.full_like(mean, curvature)]

@@ -21,7 +21,7 @@ _AT_ONCE = 1 << 17  # terms of the sums held at once: they fit into a cache
 
 
 def _nodes(step: float) -> tuple[np.ndarray, np.ndarray]:
-    """S^2 and its weights by the trapezoidal rule in log S: a step of 0.12 gives the logistic function to 2e-15."""
+    """Return S^2 and weights of the trapezoidal rule in log S: a step of 0.12 gives the logistic function to 2e-15."""
     k = np.exp(np.arange(-2.37, 2.2, step))
     j = np.arange(1, 40)[:, None]
     a = (2 * j - 1) ** 2 * math.pi**2 / 8.0
@@ -37,7 +37,7 @@ Rule = tuple[float, Tensor, Tensor]
 
 @cached(1)
 def _rules() -> list[Rule]:
-    """Variances of noise and weights, for functions that are smoothed by noise of at least some variance as well.
+    """Return variances of noise and weights, for functions that are smoothed by noise of at least some variance too.
 
     The more they are smoothed, the fewer nodes of Gauss's rule in log(S^2 + variance) are exact to 1e-14.
     """
@@ -50,7 +50,7 @@ def _rules() -> list[Rule]:
 
 
 def _gauss(points: np.ndarray, weights: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss's rule of a discrete measure, by Lanczos's method with full orthogonalisation."""
+    """Return Gauss's rule of a discrete measure, by Lanczos's method with full orthogonalisation."""
     basis = [np.sqrt(weights)]
     for _ in range(count - 1):
         vector = points * basis[-1]
@@ -67,7 +67,7 @@ Terms = Callable[..., Dual]
 
 
 def mixed_pair(terms: Terms, stretch: float = 1.0) -> ClosedForm:
-    """The pair of a mixture of functions of x * ``stretch``, from the ``terms`` at all pairs of its noises."""
+    """Return the pair of a mixture of functions of x * ``stretch``, from the ``terms`` at all pairs of its noises."""
 
     def pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
         qx, qy, lam = (stretch**2 * v for v in (qx, qy, lam))
@@ -88,7 +88,7 @@ def mixed_pair(terms: Terms, stretch: float = 1.0) -> ClosedForm:
 
 
 def _at_pairs(terms: Terms, noise: Tensor, *given: Tensor) -> Dual:
-    """The terms at all pairs of noises: (points, noises, noises)."""
+    """Return the terms at all pairs of noises: (points, noises, noises)."""
     qx, qy, lam, gap = (v[:, None, None] for v in given)
     a, b = noise[:, None], noise
     # (qx + a) (qy + b) - lam^2, a sum of positive terms
@@ -99,14 +99,14 @@ def _at_pairs(terms: Terms, noise: Tensor, *given: Tensor) -> Dual:
 def smoothed_sign(
     qx: Tensor, qy: Tensor, lam: Tensor, a: Tensor, b: Tensor, gap: Tensor, root: Tensor, angle: Tensor
 ) -> Dual:
-    """E[sign(u + A) sign(v + B)] and its derivative, A and B of variances a and b."""
+    """Return E[sign(u + A) sign(v + B)] and its derivative, A and B of variances a and b."""
     return angle.mul_(2.0 / math.pi), (2.0 / math.pi) / root
 
 
 def smoothed_relu(
     qx: Tensor, qy: Tensor, lam: Tensor, a: Tensor, b: Tensor, gap: Tensor, root: Tensor, angle: Tensor
 ) -> Dual:
-    """E[(u + A)_+ (v + B)_+] and P(u + A > 0, v + B > 0)."""
+    """Return E[(u + A)_+ (v + B)_+] and P(u + A > 0, v + B > 0)."""
     share = angle.add_(0.5 * math.pi).mul_(0.5 / math.pi)
     return torch.addcmul(root.mul_(0.5 / math.pi), lam, share), share
 
@@ -114,7 +114,7 @@ def smoothed_relu(
 def smoothed_gate(
     qx: Tensor, qy: Tensor, lam: Tensor, a: Tensor, b: Tensor, gap: Tensor, root: Tensor, angle: Tensor
 ) -> Dual:
-    """E[u 1(u + A > 0) v 1(v + B > 0)] and its derivative."""
+    """Return E[u 1(u + A > 0) v 1(v + B > 0)] and its derivative."""
     share = angle.add_(0.5 * math.pi).mul_(0.5 / math.pi)
     outer, noise = (0.5 / math.pi) / root, a / (qx + a) + b / (qy + b)
     value = torch.addcmul(lam * share, outer, torch.addcmul(gap, lam * lam, noise))

@@ -47,13 +47,13 @@ ORDER, REACH = LIMITS.order, LIMITS.reach
 
 @cached(16)
 def legendre(order: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights on [-1, 1] (float64, CPU)."""
+    """Return nodes and weights on [-1, 1] (float64, CPU)."""
     nodes, weights = np.polynomial.legendre.leggauss(order)
     return torch.from_numpy(nodes), torch.from_numpy(weights)
 
 
 def panel_nodes(edges: Tensor, order: int = ORDER) -> tuple[Tensor, Tensor]:
-    """Composite rule on sorted ``edges`` (..., m+1): nodes and Lebesgue weights, each (..., m * order)."""
+    """Return a composite rule on sorted ``edges`` (..., m+1): nodes and Lebesgue weights, each (..., m * order)."""
     x, w = legendre(order)
     half = 0.5 * (edges[..., 1:] - edges[..., :-1])
     mid = 0.5 * (edges[..., 1:] + edges[..., :-1])
@@ -68,11 +68,11 @@ class Panels:
     kinks: tuple[float, ...]
 
     def edges(self, reach: float, shared: bool = False) -> Tensor:
-        """Panel edges up to ``reach`` on both sides, unsorted; ``shared``: fine enough if stretched by any factor."""
+        """Return panel edges up to ``reach`` on both sides, unsorted; ``shared``: fine enough for any stretch."""
         raise NotImplementedError
 
     def unstretched(self) -> tuple[Panels, float]:
-        """Panels of some g and a factor c with f(x) = g(c x)."""
+        """Return panels of some g and a factor c with f(x) = g(c x)."""
         return self, 1.0
 
 
@@ -106,14 +106,14 @@ class Stretched(Panels):
 
 
 def normal_nodes(tau: Tensor, panels: Panels, terms: int = 0, shared: bool = False) -> tuple[Tensor, Tensor]:
-    """Nodes xi and weights, (len(tau), N), of E[f(tau xi)], for integrands with Hermite polynomials up to ``terms``."""
+    """Return nodes xi and weights, (len(tau), N), of E[f(tau xi)], for Hermite polynomials up to ``terms`` in f."""
     tau = tau.detach().to(torch.float64).cpu()
     nodes, weights = panel_nodes(normal_edges(tau, panels, terms, shared).sort(dim=1).values)
     return nodes, weights * torch.exp(-0.5 * nodes * nodes) / math.sqrt(2.0 * math.pi)
 
 
 def normal_edges(tau: Tensor, panels: Panels, terms: int = 0, shared: bool = False) -> Tensor:
-    """The edges between those nodes, unsorted: (len(tau), panels + 1)."""
+    """Return the edges between those nodes, unsorted: (len(tau), panels + 1)."""
     scale = tau.clamp_min(1e-150)[:, None]
     pieces = math.ceil(2.0 * REACH * max(1.0, math.sqrt(terms / 512.0)))
     base = torch.linspace(-REACH, REACH, pieces + 1, dtype=torch.float64)
@@ -158,7 +158,7 @@ class Resolved(Panels):
         return torch.cat([-out.flip(0), out[1:], torch.tensor(self.kinks, dtype=torch.float64)])
 
     def count(self, octave: int) -> int:
-        """Panels on [0, 1] (octave 0) or [2^(octave - 1), 2^octave], on either side; 0: straight from here on."""
+        """Count panels on [0, 1] (octave 0) or [2^(octave - 1), 2^octave], on either side; 0: straight from here on."""
         while len(self._counts) <= octave:
             self._counts.append(self._needed(len(self._counts)))
         return self._counts[octave]
@@ -190,7 +190,7 @@ class Resolved(Panels):
 
 
 def _resolved(functions: Sequence[Function], x: Tensor, largest: list[float]) -> bool:
-    """Whether the last coefficients on panels are small beside the ``largest`` values so far, which are updated."""
+    """Say whether the last coefficients on panels are small beside the ``largest`` values so far, which are updated."""
     good = True
     for i, function in enumerate(functions):
         values = function(x).detach().reshape(-1, ORDER)
@@ -203,7 +203,7 @@ def _resolved(functions: Sequence[Function], x: Tensor, largest: list[float]) ->
 
 
 def joined(functions: Sequence[Function], edges: Tensor, kinks: Tensor) -> Tensor:
-    """Fewer of these sorted edges, from zero outwards, where longer panels resolve the functions too."""
+    """Return fewer of these sorted edges, from zero outwards, where longer panels resolve the functions too."""
     if len(edges) > LIMITS.joined:
         return edges
     keep, largest, fixed = [0.0], [0.0] * len(functions), set(kinks.tolist())
@@ -251,7 +251,7 @@ def _straight(value: Function, slope: Function, a: Tensor, b: Tensor, reach: flo
 
 
 def hermite_table(x: Tensor, first: Tensor, terms: int, block: int | None = None) -> Iterator[Tensor]:
-    """First * h_k(x), k < terms, at flat points, by h_(k+1) = (x h_k - sqrt(k) h_(k-1)) / sqrt(k + 1), in blocks."""
+    """Yield blocks of first * h_k(x), k < terms, at flat points; h_(k+1) = (x h_k - sqrt(k) h_(k-1)) / sqrt(k + 1)."""
     before, here = torch.zeros_like(x), first
     for start in range(0, terms, block or terms):
         rows = torch.empty(min(block or terms, terms - start), len(x), dtype=x.dtype)

@@ -26,11 +26,11 @@ class Polynomial(Activation):
         raise NotImplementedError
 
     def monomials(self) -> tuple[float, ...]:
-        """The coefficients of 1, x, x^2 ... ; accurate for few orders only."""
+        """Return the coefficients of 1, x, x^2 ... ; accurate for few orders only."""
         raise NotImplementedError
 
     def derived(self) -> Polynomial:
-        """Phi' as an activation."""
+        """Return phi' as an activation."""
         raise NotImplementedError
 
     def wrapped(self, gain: float, scale: float, skip: float, shift: float) -> Polynomial:
@@ -44,7 +44,7 @@ class Polynomial(Activation):
         return self.derived()._value(x)
 
     def coefficients_at(self, tau: Tensor, terms: int) -> Tensor:
-        """The Hermite coefficients E[phi(tau xi) h_k(xi)], k < terms: (len(tau), terms)."""
+        """Return the Hermite coefficients E[phi(tau xi) h_k(xi)], k < terms: (len(tau), terms)."""
         raise NotImplementedError
 
     def _mean(self, tau: float) -> float:
@@ -61,7 +61,7 @@ class Polynomial(Activation):
         return [value[:, 0], square, variance, slope[:, 0], curvature[:, 0], slope_square, square_curvature]
 
     def _source(self, x: str) -> str:
-        """Horner's scheme: well conditioned for the few orders of a matched twin."""
+        """Write Horner's scheme: well conditioned for the few orders of a matched twin."""
         monomials = self.monomials()
         text = repr(monomials[-1])
         for c in reversed(monomials[:-1]):

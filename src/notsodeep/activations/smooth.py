@@ -97,7 +97,7 @@ class Sigmoid(Activation):
         return self.canonical()._closed_means(q)
 
     def centred(self, at: float) -> Activation:
-        """Phi - 1/2, at every scale."""
+        """Return phi - 1/2, at every scale."""
         return self.canonical().centred(at)
 
 

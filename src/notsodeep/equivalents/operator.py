@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked, not_negative
-from .._arrays import as_numbers, as_rows, like, squared_norms
+from .._arrays import as_numbers, as_rows, check_range, like, squared_norms
 from .._conjugate import thin
-from ..errors import ConvergenceError, InvalidInputError
+from ..errors import InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import Kernel, Network
 from .four_numbers import Coefficients, coefficients
@@ -81,12 +81,7 @@ class EquivalentKernel:
     statistics: MixtureStatistics | None = None
 
     def __post_init__(self) -> None:
-        if not np.isfinite(np.asarray(torch.as_tensor(self.diagonal()).cpu())).all():
-            dtype = self.rows.dtype
-            raise ConvergenceError(
-                f"the {self.kernel} of {self.network!r} overflows {dtype} on this data; scale it down"
-                + (", or give it in float64" if dtype == torch.float32 else "")
-            )
+        check_range(torch.as_tensor(self.diagonal())[:, None], self.kernel, self.network)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """One-dimensional Gaussian expectations, exact to rounding also at kinks: moments and Hermite coefficients."""
 
-from .integrals import Moments, moments, spread
+from .integrals import Moments, moments
 from .rule import coefficients_at, function_coefficients, hermite_coefficients, means, normal_density, portions
 
 __all__ = [
@@ -12,5 +12,4 @@ __all__ = [
     "moments",
     "normal_density",
     "portions",
-    "spread",
 ]

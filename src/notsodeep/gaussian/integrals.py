@@ -40,28 +40,8 @@ def moments(phi: ActivationLike, tau: Any) -> Moments:
     return Moments(*(restore(part) for part in _moments(phi, scales)))
 
 
-def spread(phi: Activation, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Var[phi(sqrt(q) xi)] and its derivative in q = tau^2, at one scale, of shape (1,)."""
-    # 2 q d/dq E[f(sqrt(q) xi)] = E[f He_2] asks for values alone; f = (phi - E[phi])^2 does not cancel at small scales
-    phi = phi.canonical()
-    if isinstance(phi, Affine) and not phi.skip:
-        variance, rate = spread(phi.base, phi.scale * tau)
-        return phi.gain**2 * variance, (phi.gain * phi.scale) ** 2 * rate
-    exact = phi.closed_moments(tau)
-    if exact is not None:
-        mean, _, variance, _, curvature, _, square_curvature = finite(torch.stack(exact), phi)
-        return variance, 0.5 * square_curvature - mean * curvature
-    ((_, xi, weights),) = portions(tau, phi.panels())
-    value = phi(tau * xi).detach().reshape(1, -1)
-    centre = 0.0 if phi.parity == "odd" else (value * weights).sum()
-    parts = (value - centre) ** 2 * weights
-    both = finite(torch.stack([parts, parts * (xi**2 - 1.0)]).sum(-1), phi)
-    check_ends(beyond(parts, xi), both[0], tau)
-    return both[0], both[1] / (2.0 * tau.clamp_min(1e-150) ** 2)
-
-
 def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
-    """The fields of :class:`Moments` in order, each one number per scale."""
+    """Return the fields of :class:`Moments` in order, each one number per scale."""
     phi = phi.canonical()
     exact = phi.closed_moments(tau)
     if exact is not None:
@@ -93,7 +73,7 @@ def _moments(phi: Activation, tau: Tensor) -> list[Tensor]:
 
 
 def _integrals(phi: Activation, tau: Tensor) -> Tensor:
-    """The moments without what kinks add: (7, scales)."""
+    """Return the moments without what kinks add: (7, scales)."""
     rows = [torch.zeros(7, 0, dtype=torch.float64)]
     for part, xi, weights in portions(tau, phi.panels()):
         # at tau = 0 a value is phi(0), but a slope is the limit: half of each side at a kink in 0
@@ -108,7 +88,7 @@ def _integrals(phi: Activation, tau: Tensor) -> Tensor:
 
 
 def _affine_moments(phi: Affine, tau: Tensor) -> list[Tensor]:
-    """The moments of gain * base(scale x) + shift from those of the base: a large shift cancels nothing."""
+    """Return the moments of gain * base(scale x) + shift from those of the base: a large shift cancels nothing."""
     mean, _, variance, slope, curvature, slope_square, square_curvature = _moments(phi.base, phi.scale * tau)
     steepness = phi.gain * phi.scale
     mean, variance = phi.gain * mean + phi.shift, phi.gain**2 * variance

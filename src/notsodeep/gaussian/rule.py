@@ -35,7 +35,7 @@ def beyond(weighted: Tensor, xi: Tensor) -> Tensor:
 
 
 def means(functions: Callable[[Tensor], Sequence[Tensor]], tau: Tensor, panels: Panels) -> Tensor:
-    """E[f(tau xi)] of several functions from the same nodes, (functions, scales); the first must be in range."""
+    """Return E[f(tau xi)] of several functions from the same nodes, (functions, scales); the first must be in range."""
     rows = []
     for part, xi, weights in portions(tau, panels):
         weighted = [values.detach() * weights for values in functions(part[:, None] * xi)]
@@ -45,7 +45,7 @@ def means(functions: Callable[[Tensor], Sequence[Tensor]], tau: Tensor, panels: 
 
 
 def portions(tau: Tensor, panels: Panels) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Scales in portions that fit into the memory that is allowed, with nodes and weights: one rule where it serves."""
+    """Yield scales in portions that fit into the memory, with nodes and weights: one rule where it serves."""
     if may_share(tau, panels):
         xi, weights = shared_rule(float(tau.max()), panels)
         yield from ((part, xi, weights) for part in tau.split(LIMITS.held // (4 * len(xi)) + 1))
@@ -64,7 +64,7 @@ def check_ends(lost: Tensor, size: Tensor, tau: Tensor) -> None:
 
 
 def chunks(tau: Tensor, panels: Panels, terms: int = 0, copies: int = 1) -> Iterator[Tensor]:
-    """Scales in portions whose nodes (``copies`` arrays of them) fit into the memory that is allowed."""
+    """Yield scales in portions whose nodes (``copies`` arrays of them) fit into the memory that is allowed."""
     if len(tau) == 1:
         yield tau
     elif len(tau):
@@ -73,7 +73,7 @@ def chunks(tau: Tensor, panels: Panels, terms: int = 0, copies: int = 1) -> Iter
 
 
 def normal_density(x: Tensor, tau: Tensor) -> Tensor:
-    """The density of tau * xi at x; zero in the limit tau -> 0 unless x = 0."""
+    """Return the density of tau * xi at x; zero in the limit tau -> 0 unless x = 0."""
     scale = tau.clamp_min(1e-150)
     return torch.exp(-0.5 * (x / scale) ** 2) / (math.sqrt(2.0 * math.pi) * scale)
 
@@ -95,7 +95,7 @@ class SharedRule:
         self.right = self.nodes[self.nodes > 0], self.weights[self.nodes > 0]
 
     def polynomials(self) -> Iterable[Tensor]:
-        """The weighted Hermite polynomials at the positive nodes, in blocks of orders; a small table is cached."""
+        """Return weighted Hermite polynomials at the positive nodes, in blocks of orders; a small table is cached."""
         if len(self.right[0]) * self.terms <= LIMITS.held:
             return (self._table,)
         return hermite_table(*self.right, self.terms, BLOCK)
@@ -107,13 +107,13 @@ class SharedRule:
 
 
 def shared_rule(scale: float, panels: Panels, terms: int = 0) -> tuple[Tensor, Tensor]:
-    """Nodes and weights for all scales up to ``scale`` at once, for a function with no kink off zero."""
+    """Return nodes and weights for all scales up to ``scale`` at once, for a function with no kink off zero."""
     rule = _shared(*_octave(scale, panels), terms)
     return rule.nodes, rule.weights
 
 
 def shared_coefficients(function: Function, tau: Tensor, panels: Panels, terms: int) -> Tensor:
-    """E[f(tau xi) h_k(xi)], k < terms, at scales that share a rule: (len(tau), terms); even and odd parts by turns."""
+    """Return E[f(tau xi) h_k(xi)], k < terms, at scales that share a rule: (len(tau), terms); even and odd by turns."""
     rule = _shared(*_octave(float(tau.abs().max()), panels), terms)
     x = tau[:, None] * rule.right[0]
     right, left = function(x).detach(), function(-x).detach()
@@ -128,7 +128,7 @@ def shared_coefficients(function: Function, tau: Tensor, panels: Panels, terms: 
 
 
 def _octave(scale: float, panels: Panels) -> tuple[float, Panels]:
-    """The scale rounded up, so that few rules serve many scales; those of f(c x) are those of f at another scale."""
+    """Return the scale rounded up, so that few rules serve many; those of f(c x) are those of f at another scale."""
     base, stretch = panels.unstretched()
     return 2.0 ** math.ceil(math.log2(max(stretch * scale, 1e-3))), base
 
@@ -139,7 +139,7 @@ def _shared(scale: float, panels: Panels, terms: int) -> SharedRule:
 
 
 def may_share(tau: Tensor, panels: Panels, terms: int = 1) -> bool:
-    """Whether one rule serves all these scales: no kink moves, and its table of polynomials is not too large."""
+    """Say whether one rule serves all these scales: no kink moves, and its table of polynomials is not too large."""
     if not len(tau) or not set(panels.kinks) <= {0.0}:
         return False
     scale, base = _octave(float(tau.max()), panels)
@@ -153,7 +153,7 @@ def may_share(tau: Tensor, panels: Panels, terms: int = 1) -> bool:
 
 
 def as_scales(tau: Any, root: bool = False) -> tuple[Tensor, Callable[[Tensor], Any]]:
-    """Flat float64 scales, and the way back to the caller's type and shape."""
+    """Return flat float64 scales, and the way back to the caller's type and shape."""
     given = as_numbers(tau, "a scale")
     flat = given.detach().to("cpu", torch.float64).reshape(-1)
     if not bool(torch.isfinite(flat).all()) or bool((flat < 0).any()):
@@ -216,7 +216,7 @@ def _coefficients(phi: Activation, tau: Tensor, terms: int, derivative: bool) ->
 
 
 def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, terms: int) -> Tensor:
-    """E[f(tau xi) h_k(xi)] of polynomials that meet at breaks, for k beyond their degree: (len(tau), terms)."""
+    """Return E[f(tau xi) h_k(xi)] of polynomials that meet at breaks, for k beyond their degree: (len(tau), terms)."""
     # E[g h_k] = E[g' h_(k-1)] / sqrt(k); a jump of f^(j) at c is a point mass, where h_(k-1-j) is taken at c / tau
     places = torch.tensor([place for place, _ in breaks], dtype=torch.float64)
     orders = max(len(jumps) for _, jumps in breaks)
@@ -237,7 +237,7 @@ def _by_parts(breaks: Sequence[tuple[float, Sequence[float]]], tau: Tensor, term
 
 
 def _hermite_functions(x: np.ndarray, terms: int) -> np.ndarray:
-    """The normal density times h_0, h_1, ... at these points, (points, terms): half the time of torch here."""
+    """Return the normal density times h_0, h_1, ... at these points, (points, terms): half the time of torch here."""
     found = np.empty((max(terms, 2), *x.shape))
     found[0] = np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
     found[1] = x * found[0]
@@ -249,7 +249,7 @@ def _hermite_functions(x: np.ndarray, terms: int) -> np.ndarray:
 
 
 def function_coefficients(function: Function, tau: Tensor, panels: Panels, terms: int) -> Tensor:
-    """E[f(tau xi) h_k(xi)], k < terms, for flat scales tau: shape (len(tau), terms)."""
+    """Return E[f(tau xi) h_k(xi)], k < terms, for flat scales tau: shape (len(tau), terms)."""
     if may_share(tau, panels, min(terms, BLOCK)):  # one rule, and one table of Hermite polynomials, serves all scales
         parts = tau.split(max(1, LIMITS.held // (4 * len(shared_rule(float(tau.max()), panels, terms)[0]))))
         return torch.cat([shared_coefficients(function, part, panels, terms) for part in parts])
@@ -261,7 +261,7 @@ def function_coefficients(function: Function, tau: Tensor, panels: Panels, terms
 
 
 def _without_parity(coefficients: Tensor, phi: Activation, derivative: bool) -> Tensor:
-    """Exact zeros where the symmetry of phi says so."""
+    """Put exact zeros where the symmetry of phi says so."""
     if phi.parity is not None:
         coefficients[:, int((phi.parity == "even") != derivative) :: 2] = 0.0
     return coefficients

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked, positive_int, whole_seed
-from .._arrays import as_rows, like, same_columns
+from .._arrays import as_rows, check_range, like, same_columns
 from .._equilibrium import SolverOptions, solve_equilibrium
 from .._maps import Averages, Convolution, Gradients, Product, root_mean_square
 from .._progress import track
@@ -139,11 +139,7 @@ def _average(
     kind = _ImplicitNetwork if network.implicit else _ExplicitNetwork
     nets = (kind(network, rows, generator, widths) for _ in range(positive_int("draws", draws)))
     mean = sum(track(map(gram, nets), draws, "finite width", None), rows.new_zeros(())) / draws
-    if not bool(torch.isfinite(mean).all()):
-        raise ConvergenceError(
-            f"a kernel of finite width overflows {rows.dtype} on these inputs; scale them down"
-            + (", or give them in float64" if rows.dtype == torch.float32 else "")
-        )
+    check_range(mean, "kernel of finite width", network)
     return like(mean if Y is None else mean[: len(x), len(x) :], X)
 
 
@@ -231,30 +227,21 @@ class _ImplicitNetwork(_Drawn):
             passed.append(hidden if weight is None else hidden @ weight.T)
         return passed
 
-    def _back(self, u: Tensor, pulled: Tensor) -> list[Tensor]:
-        """Return the adjoints of the pre-activations of all layers, from that of the output; the first is that of u."""
-        passed, adjoints = self._through(u), list[Tensor]()
-        for level in range(len(self.inner), -1, -1):
-            slope = self.deq.activations[level].derivative(passed[level]) / self.root
-            adjoints.insert(0, slope * pulled)
-            pulled = adjoints[0] @ self.inner[level - 1] if level else pulled
-        if self.deq.normalise:  # u / |u| turns with u alone
-            along = (adjoints[0] * passed[0]).mean(1, keepdim=True)
-            adjoints[0] = (adjoints[0] - along * passed[0]) / root_mean_square(u)
-        return adjoints
-
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of B and c, A and the readout; the implicit function theorem gives the adjoint df/du."""
-        u, readout = self._preactivation(self.hidden), self.a.expand_as(self.hidden)
+        readout = self.a.expand_as(self.hidden)
+        with torch.enable_grad():
+            u = self._preactivation(self.hidden).requires_grad_()
+            *passed, z = self._through(u)
 
-        # df/du = adjoint, phi'(u)/sqrt(m) (a + sigma_a A' adjoint) for a cell of one layer
-        def pulled(adjoint: Tensor) -> Tensor:
-            return readout + self.layer.gain * self.layer.back(self.A, adjoint)
+        def back(adjoint: Tensor) -> tuple[Tensor, ...]:
+            """Return the adjoints of the pre-activations of all layers, the first that of u, from an adjoint of u."""
+            pulled = readout + self.layer.gain * self.layer.back(self.A, adjoint)
+            return torch.autograd.grad(z, [u, *passed[1:]], pulled, retain_graph=True)
 
-        start, what = self._back(u, readout)[0], "adjoint equation"
-        adjoint = _settled(lambda adjoint: self._back(u, pulled(adjoint))[0], start, what, self.deq)
-        total, passed = rates[2] * self.features_gram() + self._hidden_gram(adjoint, rates), self._through(u)
-        inside = zip(self._back(u, pulled(adjoint))[1:], self.deq.activations, passed, strict=False)
+        adjoint = _settled(lambda adjoint: back(adjoint)[0], torch.zeros_like(u), "adjoint equation", self.deq)
+        total = rates[2] * self.features_gram() + self._hidden_gram(adjoint, rates)
+        inside = zip(back(adjoint)[1:], self.deq.activations, passed, strict=False)
         return sum((rates[1] * _gram(a) * _gram(phi(v) / self.root) for a, phi, v in inside), total)
 
     def _hidden_gram(self, adjoint: Tensor, rates: Sequence[float]) -> Tensor:
@@ -286,21 +273,18 @@ class _ExplicitNetwork(_Drawn):
 
     def __init__(self, enn: Any, rows: Tensor, generator: torch.Generator, widths: Sequence[int]) -> None:
         super().__init__(rows, generator)
-        self.enn, self.layers, self.before = enn, [rows], []
-        self.weights = [self.normal(*shape) for shape in zip(widths, (rows.shape[1], *widths[:-1]), strict=True)]
+        self.layers, self.before = [rows], list[Tensor]()
+        weights = [self.normal(*shape) for shape in zip(widths, (rows.shape[1], *widths[:-1]), strict=True)]
         self.a = self.normal(widths[-1])
-        for phi, weight in zip(enn.activations, self.weights, strict=True):
-            self.before.append(self.layers[-1] @ weight.T)
-            self.layers.append(phi.units(self.before[-1], self.layers[-1]) / math.sqrt(len(weight)))
+        with torch.enable_grad():
+            for phi, weight in zip(enn.activations, weights, strict=True):
+                before = self.layers[-1] @ weight.T
+                self.before.append(before if before.requires_grad else before.requires_grad_())
+                self.layers.append(phi.units(before, self.layers[-1]) / math.sqrt(len(weight)))
         self.features = self.layers[-1]
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of W_1 ... W_L and the readout; df/dW_l = adjoint_l x_(l-1)'."""
-        total = rates[-1] * self.features_gram()
-        pulled = self.a.expand_as(self.features)
-        for level in range(self.enn.depth - 1, -1, -1):
-            slope = self.enn.activations[level].unit_slopes(self.before[level], self.layers[level])
-            adjoint = slope * pulled / math.sqrt(slope.shape[1])
-            total = total + rates[level] * _gram(adjoint) * _gram(self.layers[level])
-            pulled = adjoint @ self.weights[level]
-        return total
+        adjoints = torch.autograd.grad(self.features, self.before, self.a.expand_as(self.features))
+        each = zip(rates, adjoints, self.layers, strict=False)
+        return sum((r * _gram(adjoint) * _gram(x) for r, adjoint, x in each), rates[-1] * self.features_gram())

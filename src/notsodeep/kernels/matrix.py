@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked, flag, isolation
-from .._arrays import as_rows, bad_row, check_target, like, same_columns, squared_norms
-from ..errors import ConvergenceError, InvalidInputError
+from .._arrays import as_rows, check_range, check_target, like, same_columns, squared_norms
+from ..errors import InvalidInputError
 from ..networks import KERNELS, Convolutional, Kernel, Network
 from .convolution import convolutional_diagonal, fill_convolutional
 from .gradients import differentiable
@@ -160,14 +160,13 @@ def kernels_of(
     matrices = functools.partial(_matrices, network, (kernels, rates, check), out, progress)
     if out is None and tensors:
         inputs = [v if v is None or isinstance(v, Tensor) else as_rows(v, least=0) for v in given]
-        result = differentiable(matrices, inputs)
+        result = differentiable(isolation()(matrices), inputs)  # a backward pass computes wherever it is called
     else:
         result = matrices(*given)
     names = dict.fromkeys(kernels)
     return {k: out[k] if out is not None else like(v, X) for k, v in zip(names, result, strict=True)}
 
 
-@isolation()
 def _matrices(
     network: Network | Convolutional, asked: Any, out: Any, progress: bool | None, X: Any, Y: Any, *variances: Any
 ) -> tuple[Tensor, ...]:
@@ -329,7 +328,8 @@ def _fill(
             fill_convolutional(network, x, y, target, progress)
         else:
             _fill_dense(Points(spec, x, y, None if table is None else (1.0, 0.0)), target, progress, table)
-        _check_finite(network, target)
+        for kernel, values in target.items():
+            check_range(values, kernel, network)
     return target
 
 
@@ -343,15 +343,6 @@ def _fill_dense(points: Points, target: Mapping[Kernel, Tensor], progress: bool 
     if points.symmetric:
         for kernel, values in _diagonals(points.spec, points.sx, points.table, points.ends).items():
             target[kernel].diagonal().copy_(values)
-
-
-def _check_finite(network: Any, target: Mapping[Kernel, Tensor]) -> None:
-    for values in target.values():
-        if bad_row(values) is not None:
-            raise ConvergenceError(
-                f"the kernel of {network!r} overflows {values.dtype} on these inputs; scale them down"
-                + (", or give them in float64" if values.dtype == torch.float32 else "")
-            )
 
 
 def _diagonals(

@@ -62,7 +62,7 @@ class LinearProblem:
     p: int
     offsets: Array  # o_a, (K,): what the diagonal of the kernel adds to the ridge
     diagonal: float  # Mean of the kernel over points with themselves: the unit of the ridge
-    concentration: Callable[[float], Concentration]  # The test of a ridge, in the kernel's of_products unit
+    concentration: Callable[[float], Concentration]  # The test of a ridge, in the kernel's own unit
     products: int  # Rows of the joint spectrum that are products
     longer: LongerRows | None = None  # For joint spectra
 

@@ -90,7 +90,7 @@ class TwinCertificate:
         return bias if abs(bias) > 1e-12 * math.sqrt(self.target.diagonal) else 0.0
 
     def lines(self) -> list[str]:
-        """The lines that a printed twin shows."""
+        """Return the lines that a printed twin shows."""
         seen = f"residual  {self.residual:.1e}"
         if self.target is not None and self.achieved is not None:
             rows = zip(("c1", "c2", "c3", "diagonal"), self.target.four, self.achieved.four, strict=True)
@@ -114,7 +114,7 @@ class TwinCertificate:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document, without the networks that coefficients carry."""
+        """Return the JSON document, without the networks that coefficients carry."""
         document = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("target", "achieved"):
             if (numbers := document[name]) is not None:
@@ -124,7 +124,7 @@ class TwinCertificate:
 
     @staticmethod
     def from_dict(document: Mapping[str, Any], deq: Network, network: Network) -> TwinCertificate:
-        """The certificate of a twin of these networks, from what :meth:`to_dict` wrote."""
+        """Return the certificate of a twin of these networks, from what :meth:`to_dict` wrote."""
         content = dict(document)
         content |= {"target": _numbers(content["target"], deq), "achieved": _numbers(content["achieved"], network)}
         content["norms"] = None if content["norms"] is None else tuple(content["norms"])

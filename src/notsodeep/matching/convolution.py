@@ -120,9 +120,9 @@ def match_conv(
     mine, others = rows[order[:size]], rows[order[size : size + 100]]
     plain, network = _fitted(deq, kernel, positive_int("layers", layers), mine)
     truth = _kernels.kernels_of(deq, others, kernels=(kernel,), check=False)[kernel]
-    found, first = (_kernels.kernels_of(each, others, kernels=(kernel,))[kernel] for each in (network, plain))
-    error = relative_spectral_error(truth, found)
-    largest = float((found - truth).abs().max() / truth.diagonal().mean())
+    matched, first = (_kernels.kernels_of(each, others, kernels=(kernel,))[kernel] for each in (network, plain))
+    error = relative_spectral_error(truth, matched)
+    largest = float((matched - truth).abs().max() / truth.diagonal().mean())
     if not error <= tol:
         raise InfeasibleMatchError(
             f"{layers} layers reach a relative spectral distance of {error:.2g} to the {kernel} of {deq!r} on "
@@ -159,9 +159,9 @@ def _fitted(deq: ConvDEQ, kernel: Kernel, layers: int, images: Tensor) -> tuple[
 
     truth = values(deq)
     scale = float(truth.square().mean().sqrt())
-    best, room = start, math.log(1e4)  # variances stay within four orders of magnitude
+    best, span = start, math.log(1e4)  # variances stay within four orders of magnitude
     if len(start):
-        bounds = (start - room, start + room)
+        bounds = (start - span, start + span)
         best = least_squares(gap, start, bounds=bounds, diff_step=1e-4, max_nfev=25, xtol=1e-7, ftol=1e-7).x
     plain, fitted = (network(each, best_gain(values(network(each)))) for each in (start, best))
     return plain, fitted

@@ -66,7 +66,7 @@ def match(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel = "ck"
 
 
 def _certify(target: Target, draft: Draft) -> Twin | Refusal:
-    """The twin with the numbers of its finished network, by quadrature of its own activations."""
+    """Return the twin with the numbers of its finished network, by quadrature of its own activations."""
     got = target.achieved(draft.network, draft.rates)
     residual = target.residual(got)
     if not residual <= LIMITS.accepted:
@@ -81,7 +81,7 @@ def _certify(target: Target, draft: Draft) -> Twin | Refusal:
 
 
 def _choose(target: Target) -> Draft | Refusal:
-    """The first family of the list whose next orders are near the DEQ's, else the nearest; the cheapest come first."""
+    """Return the first draft of the list with near next orders, else the nearest; the cheapest come first."""
     drafts: dict[str, tuple[float, Draft]] = {}
     refused: list[Refusal] = []
     for family in ("hard_tanh", "skip", "hermite") if target.odd else ("leaky_relu", "hermite"):

@@ -56,13 +56,13 @@ class Design(Protocol):
     def depth(self) -> int: ...
 
     def layers(self, z: Array) -> list[LayerJet]:
-        """One layer jet per layer, batched like z."""
+        """Return one layer jet per layer, batched like z."""
 
     def rates(self, z: Array) -> Array | None:
-        """Learning rates W_1 ... W_L, readout; None where all are 1."""
+        """Return learning rates W_1 ... W_L, readout; None where all are 1."""
 
     def activations(self, z: Array, tau0: float) -> list[Activation]:
-        """The finished layers."""
+        """Return the finished layers."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Solved:
         return self.feasible and self.cost <= LIMITS.good_next_order
 
     def draft(self, family: str, reason: str) -> Draft | Refusal:
-        """The finished network, or by how much it misses."""
+        """Return the finished network, or by how much it misses."""
         target, design = self.target, self.design
         if not self.feasible:
             return Refusal(
@@ -92,20 +92,20 @@ class Solved:
                 f"({target.kernel}, tau0 = {target.tau0:.6g}) by {100 * self.residual:.3g} %",
                 residual=self.residual,
             )
-        found = design.rates(self.z)
-        rates = None if found is None else tuple(float(r) for r in found)
+        trained = design.rates(self.z)
+        rates = None if trained is None else tuple(float(r) for r in trained)
         if rates is not None and target.kernel == "ntk_frozen":
             rates = (0.0, *rates[1:])  # frozen input weights do not move
         return Draft(ENN(design.activations(self.z, target.tau0)), family, reason, rates)
 
 
 def best_of(solutions: Sequence[Solved]) -> Solved:
-    """The feasible one with the best next orders, else the nearest to feasible."""
+    """Return the feasible solution with the best next orders, else the nearest to feasible."""
     return min(solutions, key=lambda s: (not s.feasible, s.cost if s.feasible else s.residual))
 
 
 def jet_of(target: Target, design: Design, z: Array) -> KernelJet:
-    """The kernel of designs, batched like z."""
+    """Return the kernel of designs, batched like z."""
     return explicit_jets(design.layers(z), design.rates(z), (target.kernel,))[target.kernel]
 
 
@@ -171,12 +171,12 @@ def _polish(target: Target, design: Design, z: Array) -> tuple[Array, _Local]:
 
 
 def _back(here: _Local) -> Array:
-    """The smallest step that meets the equations to first order is minus this."""
+    """Return the smallest step whose opposite meets the equations to first order."""
     return np.linalg.lstsq(here.equations_by, here.equations, rcond=1e-12)[0]
 
 
 def _linearise(target: Target, design: Design, z: Array) -> _Local:
-    """Values and exact derivatives: one batched evaluation with a complex step per parameter."""
+    """Return values and exact derivatives: one batched evaluation with a complex step per parameter."""
     step = 1e-30  # no subtraction, so it can be as small as one likes
     ridge = 1e-4  # of equally good designs, the one with the smallest parameters
     batch = np.broadcast_to(z, (len(z), len(z))) + 1j * step * np.eye(len(z))
@@ -190,7 +190,7 @@ def _linearise(target: Target, design: Design, z: Array) -> _Local:
 
 
 def _gauge(target: Target, layers: list[LayerJet], rates: Array | None) -> list[Array]:
-    """Every layer but the last keeps the scale; trained rates have mean 1 (an NTK sees only rate times square)."""
+    """Return what is left of the gauge: all layers but the last keep the scale, and trained rates have mean 1."""
     fixed = [layer.square[..., :1] - 1.0 for layer in layers[:-1]]
     if rates is not None:
         trained = rates[..., 1:] if target.kernel == "ntk_frozen" else rates

@@ -94,7 +94,7 @@ def match_sphere(
 
 
 def _signs(deq: DEQ, sizes: Array) -> Array:
-    """The signs of phi's own coefficients; greedily the one that makes the layer smaller where phi has none."""
+    """Return the signs of phi's own coefficients; greedily the one that makes the layer smaller where phi has none."""
     # at the variance of the pre-activations at unit norm, of phi as it is given
     q = float(equilibrium_variance(deq, torch.ones(1, dtype=torch.float64)))
     hermite = np.asarray(hermite_coefficients(deq.activation, q, len(sizes)))
@@ -112,7 +112,7 @@ def _signs(deq: DEQ, sizes: Array) -> Array:
 
 
 def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None) -> Twin:
-    """Workshop paper, Corollary 1: alpha = k(0) + k''(0)/(2d), beta = k'(0), mu = k(1) - k(0) - k'(0)."""
+    """Follow the workshop paper's Corollary 1: alpha = k(0) + k''(0)/(2d), beta = k'(0), mu = k(1) - k(0) - k'(0)."""
     size = positive_int("the quadratic twin depends on the dimension of the data, which", dimension)
     k0, k1, k2 = (float(v) for v in power_series(deq, 3, kernel))
     alpha, beta, mu = k0 + k2 / size, k1, float(sphere_diagonal(deq, kernel)) - k0 - k1

@@ -77,7 +77,7 @@ class Target:
         return f"two layers: one layer forces c2 = {rule}, the DEQ has c2/c3 = {c2 / max(c3, 1e-300):.6g}"
 
     def rates_at_first_order(self, readout: float | None = None) -> tuple[float, float, float]:
-        """Learning rates with which a nearly linear layer 1 and a curved layer 2 reach c2 and c3 of an NTK.
+        """Return learning rates with which a nearly linear layer 1 and a curved layer 2 reach c2 and c3 of an NTK.
 
         To first order in the curvature s, v of the two layers, and with rates of sum 1, 2 c2 = r3 (s + v) + r2 s and
         c3 = r3 (s + v) + r2 (s + 2 v) + 2 r1 (s + v); at s = 0 this gives r3 = 2 / (1 + c3 / (2 c2)). What the diagonal
@@ -88,43 +88,43 @@ class Target:
             # where c3 < 2 c2 the first order asks for all of it: leave the other matrices a little
             readout = 2.0 / (1.0 + c3 / (2.0 * c2))
             readout = readout if readout < 0.99999 else 0.98
-        rest = 1.0 - readout
+        hidden = 1.0 - readout
         if self.kernel == "ntk_frozen":
-            return (1.0, 2.0 * rest, 2.0 * readout)
-        return (1.5 * rest, 1.5 * rest, 3.0 * readout)
+            return (1.0, 2.0 * hidden, 2.0 * readout)
+        return (1.5 * hidden, 1.5 * hidden, 3.0 * readout)
 
     def equations(self, jet: KernelJet) -> Array:
-        """Relative deviations of the four numbers, on the last axis."""
+        """Return relative deviations of the four numbers, on the last axis."""
         floor = LIMITS.smallest_number * self.jet.diagonal[0]
         parts = [(jet.cross[..., i] - self.jet.cross[i]) / max(self.jet.cross[i], floor) for i in FOUR]
         return np.stack([*parts, jet.diagonal[..., 0] / self.jet.diagonal[0] - 1.0], axis=-1)
 
     def beyond(self, jet: KernelJet) -> Array:
-        """Weighted deviations of the orders beyond the four numbers; their sum of squares is minimised."""
+        """Return weighted deviations of the orders beyond the four numbers; their sum of squares is minimised."""
         unit = self.jet.diagonal[0]
         cross = (jet.cross[..., _BEYOND] - self.jet.cross[_BEYOND]) * (_WEIGHTS / unit)
         line = (jet.diagonal[..., 1:DEGREE] - self.jet.diagonal[1:DEGREE]) * (_LINE_WEIGHTS / unit)
         return np.concatenate([cross, line], axis=-1)
 
     def cost(self, jet: KernelJet) -> Array:
-        """The sum of squares of :meth:`beyond`: about the square of the relative distance of the kernels."""
+        """Return the sum of squares of :meth:`beyond`: about the square of the relative distance of the kernels."""
         return np.asarray((self.beyond(jet) ** 2).sum(-1))
 
     def jet_of(self, network: ENN, rates: tuple[float, ...] | None = None) -> KernelJet:
-        """The jet of a finished network, for the kernel of this target."""
+        """Return the jet of a finished network, for the kernel of this target."""
         return network_jets(network, self.tau0, (self.kernel,), rates)[self.kernel]
 
     def achieved(self, network: ENN, rates: tuple[float, ...] | None) -> Coefficients:
-        """The numbers of a finished network, by quadrature of its own activations at its own scales."""
-        found = replace(coefficients(network, self.tau0, self.kernel), network=network)
+        """Return the numbers of a finished network, by quadrature of its own activations at its own scales."""
+        numbers = replace(coefficients(network, self.tau0, self.kernel), network=network)
         if rates is None:
-            return found
+            return numbers
         jet = self.jet_of(network, rates)
         c1, c2, c3 = (jet.cross[list(FOUR)] / self.tau0 ** np.array([2.0, 4.0, 4.0])).tolist()
-        return replace(found, c1=c1, c2=c2, c3=c3, diagonal=float(jet.diagonal[0]))
+        return replace(numbers, c1=c1, c2=c2, c3=c3, diagonal=float(jet.diagonal[0]))
 
     def residual(self, achieved: Coefficients) -> float:
-        """The largest relative deviation of the numbers."""
+        """Return the largest relative deviation of the numbers."""
         units = self.tau0 ** np.array([2.0, 4.0, 4.0, 0.0])
         wanted, have = np.array(self.numbers.four) * units, np.array(achieved.four) * units
         scale = np.maximum(wanted, LIMITS.smallest_number * self.numbers.diagonal)

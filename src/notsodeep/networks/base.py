@@ -79,14 +79,6 @@ class Specification:
         """Whether an activation has kinks."""
         return any(phi.kinks for phi in self.activations)
 
-    @property
-    def closed(self) -> bool:
-        """Whether all expectations have closed forms, or are short sums of some."""
-        return all(
-            phi.piecewise_linear or phi.closed_form() is not None or phi.mixed_form() is not None
-            for phi in self.activations
-        )
-
     def flattened(self, X: Any) -> Any:
         """Return inputs as rows; those of a dense network are."""
         return X
@@ -158,12 +150,12 @@ def check_kernel(network: Any, kernel: Any) -> None:
         raise InvalidInputError(f"expected a DEQ or an ENN, got {type(network).__name__}")
     if not (isinstance(kernel, str) and kernel in KERNELS):
         raise InvalidInputError(f"kernel must be one of {KERNELS}, got {kernel!r}")
-    jumping = [phi for phi in network.activations if not phi.continuous] if is_tangent(kernel) else []
-    if jumping:
-        raise InvalidInputError(
-            f"{jumping[0]!r} jumps, so E[phi'(u) phi'(v)] does not exist and its NTK is infinite; "
-            "only kernel='ck' is defined"
-        )
+    for phi in network.activations:
+        if not phi.continuous and is_tangent(kernel):
+            raise InvalidInputError(
+                f"{phi!r} jumps, so E[phi'(u) phi'(v)] does not exist and its NTK is infinite; "
+                "only kernel='ck' is defined"
+            )
 
 
 def check_kernels(network: Any, kernels: Any) -> tuple[Kernel, ...]:

@@ -18,7 +18,7 @@ from .._caches import cached
 from .._words import Readout, as_html
 from ..activations import Activation, ActivationLike, Affine, activation
 from ..errors import ContractionError, InvalidInputError
-from ..gaussian import moments, spread
+from ..gaussian import moments
 from .base import VARIANCES, Dense, check_tau0
 from .nodes import FixedPoint, LayerNode, Node, Normalise, PreActivation, explicit, pre_activation_variance
 
@@ -267,7 +267,13 @@ class DEQ(Dense):
 @isolation()
 def _centred_scale(deq: DEQ, tau0: float) -> float:
     square = torch.tensor([tau0**2], dtype=torch.float64)
-    return float(pre_activation_variance(deq, square, lambda phi, q: spread(phi, q.sqrt())).sqrt())
+    return float(pre_activation_variance(deq, square, _spread).sqrt())
+
+
+def _spread(phi: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Var[phi(sqrt(q) xi)] and its derivative in q."""
+    at = moments(phi, q.sqrt())
+    return at.variance, 0.5 * at.square_curvature - at.mean * at.curvature
 
 
 @isolation()

@@ -282,7 +282,7 @@ def kernels_in(
 
 
 def is_tangent(kernel: str) -> bool:
-    """Whether more than the readout is trained, so that slopes enter."""
+    """Say whether more than the readout is trained, so that slopes enter."""
     return kernel != "ck"
 
 

@@ -80,7 +80,7 @@ def _from_mixture(mix: GaussianMixture, counts: Array) -> Source:
         norms=traces + lengths,
         mean_gram=mix.means @ mix.means.T,
         mean_covariance=np.stack([(c.multiply(mix.means) * mix.means).sum(axis=1) for c in covariances], axis=1),
-        rank=_rank(population, mix.p),
+        rank=directions(population, mix.p),
     )
 
 
@@ -94,9 +94,10 @@ def _from_statistics(stats: MixtureStatistics, n: int | None) -> Source:
     return replace(source, tau0=stats.tau0, t=stats.t, T=stats.T)
 
 
-def _rank(population: Commuting | NonCommuting, p: int) -> int:
+def directions(population: Commuting | NonCommuting, p: int) -> int:
+    """Count the directions that carry noise."""
     if isinstance(population, NonCommuting):
-        return len(population.means) + _rank(population.outside, p)
+        return len(population.means) + directions(population.outside, p)
     live = population.values.max(axis=1) > LIMITS.rounding * population.scale
     return round(p * float(population.weights[live].sum()))
 

@@ -217,7 +217,7 @@ class ConditionedLayer:
         return total / root if derived else total
 
     def _pieces(self, sx: Tensor, sy: Tensor, rho: Tensor, derived: bool) -> Tensor:
-        """The sums, so many pairs at a time that their orders fit into memory."""
+        """Return the sums, so many pairs at a time that their orders fit into memory."""
         size = max(1, LIMITS.held // (self.terms * self.phi.groups))
         if self.phi.homogeneity is not None:
             rows = self.phi.rows(torch.ones(1, dtype=torch.float64))
@@ -236,12 +236,12 @@ class ConditionedLayer:
         return torch.cat([self._series(t, left[i], right[j], r, derived) for t, (i, j, r) in series])
 
     def _orders(self, left: Tensor, right: Tensor, terms: int) -> Tensor:
-        """t_k = mean_h c_hk c_hk, (terms, pairs), from rows (pairs, groups, size)."""
+        """Return t_k = mean_h c_hk c_hk, (terms, pairs), from rows (pairs, groups, size)."""
         a, b = (rows @ self._table[:terms].T for rows in (left, right))
         return (a * b).mean(1).T.contiguous()
 
     def _series(self, orders: Tensor, left: Tensor, right: Tensor, rho: Tensor, derived: bool) -> Tensor:
-        """sum_k t_k rho^k, or its derivative in rho."""
+        """Return sum_k t_k rho^k, or its derivative in rho."""
         products = orders[: _enough(rho, self.terms)]
         if derived:
             products = products[1:] * torch.arange(1.0, len(products), dtype=torch.float64)[:, None]
@@ -271,11 +271,11 @@ class ConditionedLayer:
 
 
 def _distinct(s: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct values and where each stands; torch.unique has no gradient."""
+    """Return the distinct values and where each stands; torch.unique has no gradient."""
     return (s, torch.arange(len(s))) if s.requires_grad else torch.unique(s, return_inverse=True)
 
 
 def _enough(rho: Tensor, terms: int) -> int:
-    """The number of orders that are above rounding at these cosines."""
+    """Return the number of orders that are above rounding at these cosines."""
     most = float(rho.detach().abs().max()) if rho.numel() else 0.0
     return terms if most >= 0.99 else max(4, min(terms, int(-44.0 / math.log(max(most, 1e-9)))))

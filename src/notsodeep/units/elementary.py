@@ -52,7 +52,7 @@ class Basis:
         return sum(self.sizes)
 
     def combine(self, u: Tensor, rows: Tensor) -> Tensor:
-        """sum_b rows[..., b] B_b(u), for ``rows`` of shape (..., size) and u of shape (..., units)."""
+        """Return sum_b rows[..., b] B_b(u), for ``rows`` of shape (..., size) and u of shape (..., units)."""
         one = u.new_ones(())
         c = torch.addcmul(one, u, u, value=self.alpha**2).rsqrt()
         z = torch.add(-one, c, alpha=2.0)
@@ -111,7 +111,7 @@ class Basis:
 
 
 def horner(x: Tensor, rows: Tensor) -> Tensor:
-    """sum_i rows[..., i] x^i, one fused operation per degree."""
+    """Return sum_i rows[..., i] x^i, one fused operation per degree."""
     *parts, total = rows.unbind(-1)
     for part in reversed(parts):
         total = torch.addcmul(part, total, x)
@@ -119,7 +119,7 @@ def horner(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def _reinsch(x: Tensor, rows: Tensor) -> Tensor:
-    """sum_i rows[..., i] T_i(1 + x / 2) by Clenshaw's rule in Reinsch's form, which loses nothing near x = 0."""
+    """Return sum_i rows[..., i] T_i(1 + x / 2) by Clenshaw's rule in Reinsch's form: exact near x = 0, too."""
     first, *parts = rows.unbind(-1)
     total = ahead = torch.zeros_like(x)
     for part in reversed(parts):

@@ -76,8 +76,8 @@ class Feedback(NormUnits):
     def amplitudes(self, norm: Tensor, coefficients: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return R, C and b at these norms."""
         rows = self._coefficients if coefficients is None else coefficients
-        first, second, *rest = (chebyshev((norm - 1.0) / (norm + 1.0), len(rows)) @ rows.to(norm)).unbind(-1)
-        return first, second, (norm + self.offset) * rest[0] if rest else torch.zeros_like(norm)
+        first, second, *shared = (chebyshev((norm - 1.0) / (norm + 1.0), len(rows)) @ rows.to(norm)).unbind(-1)
+        return first, second, (norm + self.offset) * shared[0] if shared else torch.zeros_like(norm)
 
     def factor(self, norm: Tensor, gain: Tensor | None = None) -> Tensor:
         """Return the factor of the units at these norms."""
@@ -90,8 +90,8 @@ class Feedback(NormUnits):
         norm, count = row_norms(inputs), self._coefficients.numel()
         parts, gain, beta = table.tensor_split((count, count + len(self.gain)))
         rows = parts.unflatten(0, (len(self.parts), -1)).T
-        linear, rest, shared = (part.unsqueeze(-1) for part in self.amplitudes(norm, rows))
-        argument = torch.addcmul(self.drive * before, linear, before.roll(1, -1)).addcmul(rest, before.roll(2, -1))
+        linear, curved, shared = (part.unsqueeze(-1) for part in self.amplitudes(norm, rows))
+        argument = torch.addcmul(self.drive * before, linear, before.roll(1, -1)).addcmul(curved, before.roll(2, -1))
         units = self.base(torch.addcmul(argument, shared, beta) if len(self.parts) == 3 else argument)
         return self.factor(norm, gain).unsqueeze(-1) * units if self.gain else units
 

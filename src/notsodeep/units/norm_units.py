@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..activations.base import Activation, differentiate
+from ..activations.base import Activation
 from ..activations.panels import LIMITS
 from ..errors import ActivationError
 
@@ -42,28 +42,20 @@ class NormUnits(Activation):
         raise NotImplementedError
 
     def table(self, like: Tensor, width: int) -> Tensor:
-        """The constants of a layer of this width, with the dtype and on the device of ``like``."""
+        """Return the constants of a layer of this width, with the dtype and on the device of ``like``."""
         raise NotImplementedError
 
     def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
-        """The layer as one expression of torch functions."""
+        """Return the layer as one expression of torch functions."""
         raise NotImplementedError
 
     def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None) -> Tensor:
-        """The layer at ``before`` = W x of shape (..., width) and ``inputs`` = x of shape (..., p)."""
+        """Return the layer at ``before`` = W x of shape (..., width) and ``inputs`` = x of shape (..., p)."""
         table = self.table(before, before.shape[-1]) if table is None else table
         if torch.compiler.is_compiling() or before.ndim < 2:
             return self.formula(before, inputs, table)
         blocks = [self.formula(b, x, table) for b, x in _blocks(before, inputs)]
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-
-    def unit_slopes(self, before: Tensor, inputs: Tensor) -> Tensor:
-        table = self.table(before, before.shape[-1])
-
-        def slopes(part: Tensor, x: Tensor) -> Tensor:
-            return differentiate(lambda b: self.formula(b, x, table), part)
-
-        return torch.cat([slopes(*part) for part in _blocks(before, inputs)])
 
     def _value(self, x: Tensor) -> Tensor:
         raise ActivationError(
@@ -78,19 +70,19 @@ def _restored(document: dict[str, Any]) -> Activation:
 
 
 def _blocks(before: Tensor, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks of rows so small that the intermediate results stay in the processor's cache."""
+    """Yield blocks of rows so small that the intermediate results stay in the processor's cache."""
     units = max(1, before[0].numel()) if len(before) else 1
     step = max(1, LIMITS.block * torch.get_num_threads() // units) if before.device.type == "cpu" else len(before)
     return zip(before.split(max(1, step)), inputs.split(max(1, step)), strict=True)
 
 
 def row_norms(inputs: Tensor) -> Tensor:
-    """|x| of the last dimension."""
+    """Return |x| of the last dimension."""
     return torch.linalg.vector_norm(inputs, dim=-1)
 
 
 def outside(norms: Tensor, span: tuple[float, float] | None) -> str:
-    """What to say of rows whose norms lie outside a range, by more than rounding; nothing if there are none."""
+    """Return what to say of rows whose norms lie outside a range, by more than rounding; nothing if there are none."""
     if span is None or not norms.numel():
         return ""
     count = int(((norms < (1.0 - 1e-5) * span[0]) | (norms > (1.0 + 1e-5) * span[1])).sum())

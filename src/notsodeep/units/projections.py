@@ -20,7 +20,7 @@ SINGULAR_TERMS = LIMITS.singular_terms
 
 
 def table_terms(basis: Basis) -> int:
-    """How many orders a table has.
+    """Return how many orders a table has.
 
     Polynomials of degree d oscillate like cos(sqrt(2) d alpha u) at zero, whose orders lie around 2 (d alpha)^2.
     """
@@ -30,7 +30,7 @@ def table_terms(basis: Basis) -> int:
 
 
 def step(basis: Basis) -> float:
-    """The step of the midpoint rule for these functions; 0: panels that halve towards a singularity at zero.
+    """Return the step of the midpoint rule for these functions; 0: panels that halve towards a singularity at zero.
 
     For a function f, analytic where |Im u| <= a, the rule is off by at most 2 / (exp(2 pi a / step) - 1) times the
     integral of |f| along Im u = a (Trefethen and Weideman, 2014). For a = 1 / (2 alpha) it holds |c| <= 1.16 and
@@ -58,7 +58,7 @@ def half_line(terms: int, step: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def basis_coefficients(basis: Basis, terms: int = 0) -> Tensor:
-    """E[B_b(xi) h_k(xi)]: (terms, size), zero where the parities differ; as many as a table has if not given."""
+    """Return E[B_b(xi) h_k(xi)]: (terms, size), zero where the parities differ; as many as a table has if not given."""
     # functions of a lower degree are among those of a higher one, up to where powers become Chebyshev polynomials
     largest = next((d for d in (LIMITS.chebyshev_degree, 32) if basis.degree <= d), basis.degree)
     family = replace(basis, degree=largest)
@@ -79,7 +79,7 @@ def _family_coefficients(basis: Basis, terms: int) -> Tensor:
 
 @cached(32)
 def expansion(basis: Basis) -> Tensor:
-    """|E[B_b h_k]| = k^(-q) sum_i e_i k^(-i) for large k of b's parity, signs alternating: (parity 2, size, i)."""
+    """Return e, |E[B_b h_k]| = k^(-q) sum_i e_i k^(-i) for large k of b's parity, signs alternating: (2, size, i)."""
     known = basis_coefficients(basis, SINGULAR_TERMS)
     out = torch.zeros(2, basis.size, LIMITS.expansion, dtype=torch.float64)
     for parity in (0, 1):
@@ -96,7 +96,7 @@ def expansion(basis: Basis) -> Tensor:
 
 @cached(8)
 def parseval_root(basis: Basis, slopes: bool) -> Tensor:
-    """A with A' A = E[B_a B_b], all orders together, or with E[B_a' B_b'] of the slopes: (rows, size)."""
+    """Return A with A' A = E[B_a B_b], all orders together, or with E[B_a' B_b'] of the slopes: (rows, size)."""
     nodes, weights, _ = half_line(table_terms(basis), step(basis))
     if slopes:
         values = torch.autograd.functional.jvp(basis.functions, nodes, torch.ones_like(nodes))[1]
@@ -118,7 +118,7 @@ def tail_gram(basis: Basis, slopes: bool) -> Tensor:
 
 @cached(32)
 def remainder(basis: Basis, slopes: bool) -> Tensor | None:
-    """What ``tail_gram`` has and ``expansion`` lacks, for each parity: (2, size, size); ``None``: only rounding."""
+    """Return what ``tail_gram`` has and ``expansion`` lacks, by parity: (2, size, size); ``None``: only rounding."""
     gram, smooth, odd = tail_gram(basis, slopes), sum(basis.sizes[:2]), torch.tensor(basis.parities)
     gram[smooth:, smooth:] = 0.0
     size = parseval_root(basis, slopes).square().sum(0).sqrt()
@@ -153,7 +153,7 @@ def tail_sums(power: float, count: int, rho: Tensor, parity: int) -> Tensor:
 
 
 def needed(table: Tensor) -> int:
-    """Rows of coefficients (terms, any) that count: the rest is below rounding."""
+    """Count the rows of coefficients (terms, any) above rounding."""
     size = table.abs().amax(1)
     left = size.flip(0).cumsum(0).flip(0)
     return max(4, int((left > 1e-17 * float(left[0])).sum()))

@@ -83,7 +83,7 @@ class Thresholds(NormUnits):
         return tuple((diagonal / diagonal.sum()).tolist())
 
     def profiles(self, rho: Array) -> tuple[Array, Array]:
-        """The kernel of every threshold's units at norm one, and its derivative in rho: (thresholds, len(rho))."""
+        """Return the kernels at norm one of units of each threshold, with slopes in rho: (thresholds, len(rho))."""
         value, slope = threshold_profiles(rho, self.thresholds, self.leak)
         if not self.gated:
             return value, slope
@@ -91,7 +91,7 @@ class Thresholds(NormUnits):
         return np.where(gate, rho * slope, value), np.where(gate, slope + rho * self.densities(rho), slope)
 
     def densities(self, rho: Array) -> Array:
-        """The second derivative of k_t of ordinary units, infinite at rho = 1 and read as at 1 - 1e-12 there."""
+        """Return the second derivative of k_t of ordinary units, infinite at rho = 1 and read as at 1 - 1e-12 there."""
         inside = np.clip(rho, -1.0 + 1e-12, 1.0 - 1e-12)
         decayed = _decayed(np.asarray(self.thresholds)[:, None], inside)
         return (1.0 - self.leak) ** 2 * decayed / (2.0 * math.pi * np.sqrt((1.0 - inside) * (1.0 + inside)))
@@ -137,7 +137,7 @@ class Thresholds(NormUnits):
 
 
 def threshold_profiles(rho: Array, thresholds: Sequence[float] | Array, leak: float = 0.0) -> tuple[Array, Array]:
-    """E[f(u - t) f(v - t)] and its derivative in rho, for every threshold: two arrays (thresholds, len(rho))."""
+    """Return E[f(u - t) f(v - t)] and its derivative in rho, for every threshold: two arrays (thresholds, len(rho))."""
     t, jump = np.asarray(thresholds, dtype=float)[:, None], 1.0 - leak
     up, density = ndtr(-t), np.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
     ratio = np.sqrt((1.0 - rho) / np.maximum(1.0 + rho, 1e-280))

@@ -39,7 +39,7 @@ class HermiteDesign:
         return len(self.orders)
 
     def coefficients(self, z: Array) -> list[Array]:
-        """Per layer, the coefficients a_0 ... a_degree, batched like z."""
+        """Return the coefficients a_0 ... a_degree of every layer, batched like z."""
         out, start = [], 0
         for orders in self.orders:
             layer = np.zeros((*z.shape[:-1], max(orders) + 1), dtype=z.dtype)
@@ -56,7 +56,7 @@ class HermiteDesign:
         return np.exp(z[..., sum(map(len, self.orders)) :]) if self.free_rates else None
 
     def pack(self, layers: Sequence[Array], rates: Sequence[float] = ()) -> Array:
-        """A start from coefficients; ``rates`` are used only where they are free."""
+        """Return a start from coefficients; ``rates`` are used only where they are free."""
         parts = [np.array([a[k] if k < len(a) else 0.0 for k in o]) for a, o in zip(layers, self.orders, strict=True)]
         parts[-1] = parts[-1] / self.size
         return np.concatenate([*parts, np.log(np.array(rates))] if self.free_rates else parts)
@@ -81,7 +81,7 @@ def _sign_gauge(a: Array) -> Array:
 
 
 def _as_quadratic(phi: Activation) -> Activation:
-    """h1 x/tau + h2 (x^2/tau^2 - 1)/sqrt(2), written as a x^2 + b x + c."""
+    """Write h1 x/tau + h2 (x^2/tau^2 - 1)/sqrt(2) as a x^2 + b x + c."""
     assert isinstance(phi, Hermite)
     h1, h2 = (*phi.coefficients, 0.0)[1:3]
     return Quadratic(h2 / (math.sqrt(2.0) * phi.scale**2), h1 / phi.scale, -h2 / math.sqrt(2.0))
@@ -91,7 +91,7 @@ def _as_quadratic(phi: Activation) -> Activation:
 
 
 def outer_start(target: Target, degree: int) -> list[Array]:
-    """Layer 1 has the kernel Lambda = s2a G + s2b S up to the third order, layer 2 is phi itself at tau*.
+    """Return layer 1 with the kernel Lambda = s2a G + s2b S up to the third order, and phi itself at tau* as layer 2.
 
     As sigma_a2 -> 0 this becomes exact, which makes the solution found from it continuous in the DEQ's parameters.
     """
@@ -107,7 +107,7 @@ def outer_start(target: Target, degree: int) -> list[Array]:
 
 
 def inner_start(target: Target, degree: int) -> list[Array]:
-    """Layer 1 is phi itself at tau*, layer 2 is nearly linear: there the frozen NTK has a good solution."""
+    """Return phi itself at tau* as layer 1 and a nearly linear layer 2: there the frozen NTK has a good solution."""
     first = _own(target, degree)
     second = np.zeros(degree + 1)
     second[1:3] = 1.0, 0.2
@@ -115,14 +115,14 @@ def inner_start(target: Target, degree: int) -> list[Array]:
 
 
 def single_start(target: Target) -> Array:
-    """The first two orders of one layer: the square roots of the kernel's own, with the signs of phi's coefficients."""
+    """Return two orders of one layer: the square roots of the kernel's first ones, with the signs of those of phi."""
     cross, a = target.jet.cross, _own(target, 2)
     sizes = [max(float(cross[index(0, 0, k)]), 0.0) for k in range(3)]
     return np.array(np.copysign(np.sqrt(sizes / _counted(target, 3)), a) * [0.0, 1.0, 1.0])
 
 
 def shared_start(target: Target, design: HermiteDesign) -> Array:
-    """The start that shares what the first two orders leave of the diagonal among the third and the fifth.
+    """Return the start that shares what the first two orders leave of the diagonal among the third and the fifth.
 
     Of 48 ways to share it, the one with the best next orders is taken.
     """
@@ -137,7 +137,7 @@ def shared_start(target: Target, design: HermiteDesign) -> Array:
 
 
 def _counted(target: Target, terms: int) -> Array:
-    """How often an order of one layer counts: an NTK has it once more per derivative."""
+    """Return how often an order of one layer counts: an NTK has it once more per derivative."""
     return 1.0 + np.arange(terms) if target.kernel == "ntk" else np.ones(terms)
 
 
@@ -149,7 +149,7 @@ def _own(target: Target, degree: int) -> Array:
 
 
 def _rescaled(target: Target, a: Array, slope: float) -> Array:
-    """The last layer at the size that c1 asks for (the NTK adds one such term per trained matrix), or the diagonal."""
+    """Return the last layer at the size that c1 or the diagonal asks for; NTKs have such a term per trained matrix."""
     name, number = target.kernel, target.numbers
     terms = {"ck": 1.0, "ntk_frozen": 2.0, "ntk": 3.0}[name]
     if target.even or a[1] == 0.0 or slope == 0.0:
@@ -161,7 +161,7 @@ def _rescaled(target: Target, a: Array, slope: float) -> Array:
 
 
 def quadratic(target: Target) -> Draft | Refusal:
-    """Layers a x^2 + b x + c, as many as the theory asks for."""
+    """Design layers a x^2 + b x + c, as many as the theory asks for."""
     depth = 1 if target.one_layer else 2
     design = HermiteDesign(((1,),) if target.odd else ((1, 2),) * depth, target.size)
     start = [single_start(target)] if depth == 1 else outer_start(target, 2)
@@ -179,7 +179,7 @@ def quadratic(target: Target) -> Draft | Refusal:
 
 
 def hermite(target: Target) -> Draft | Refusal:
-    """One polynomial layer where one will do, else two; with learning rates where an NTK needs them or gains much."""
+    """Design one polynomial layer where it will do, else two; with learning rates where an NTK needs or likes them."""
     if target.odd or target.one_layer:
         return _single(target).draft("hermite", f"{target.depth_reason}; a polynomial reaches every ratio")
     reason = f"{target.depth_reason}; two polynomial layers in the Hermite basis have the freedom"
@@ -214,7 +214,7 @@ def _orders(target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _plain(target: Target, starts: Sequence[Sequence[Array]]) -> Solved:
-    """Activations alone, from the first start that leads to a good next order, else the best of two feasible ones."""
+    """Solve for activations alone, up to the first start with a good next order, or the best of two feasible ones."""
     design = HermiteDesign(_orders(target), target.size)
     solutions: list[Solved] = []
     for layers in starts:
@@ -225,7 +225,7 @@ def _plain(target: Target, starts: Sequence[Sequence[Array]]) -> Solved:
 
 
 def _plain_starts(target: Target) -> list[list[Array]]:
-    """Two designs, and three away from the points where a coefficient's gradient vanishes."""
+    """Return two designs, and three away from the points where a coefficient's gradient vanishes."""
     builders = (inner_start, outer_start) if target.kernel == "ntk_frozen" else (outer_start, inner_start)
     starts = [build(target, LIMITS.polynomial_degree) for build in builders]
     for factor, cubic in ((2.0, 0.1), (3.0, -0.1), (4.0, 0.2)):  # more curvature and a cubic term in layer 1
@@ -238,7 +238,7 @@ def _plain_starts(target: Target) -> list[list[Array]]:
 
 
 def _rated(target: Target) -> Solved:
-    """Activations and learning rates together, from a nearly linear layer 1 and the rates that belong to it."""
+    """Solve for activations and learning rates, from a nearly linear layer 1 and the rates that belong to it."""
     design = HermiteDesign(_orders(target), target.size, free_rates=True)
     first, second = outer_start(target, LIMITS.polynomial_degree)
     first[2] *= 0.1

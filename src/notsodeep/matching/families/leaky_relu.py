@@ -34,7 +34,7 @@ class LeakyDesign:
     free_rates: bool = False
 
     def _halves(self, z: Array) -> list[tuple[Array, Array]]:
-        """(mu, nu) per layer."""
+        """Return (mu, nu) per layer."""
         units = [*[1.0] * (self.depth - 1), self.size]
         return [(unit * z[..., 2 * i], unit * z[..., 2 * i + 1]) for i, unit in enumerate(units)]
 
@@ -46,7 +46,7 @@ class LeakyDesign:
         return np.exp(z[..., 2 * self.depth :]) if self.free_rates else None
 
     def activations(self, z: Array, tau0: float) -> list[Activation]:
-        """Gauge: every layer but the last keeps the scale; mu, nu >= 0, so that gain >= |slope|."""
+        """Return layers of which all but the last keep the scale; mu, nu >= 0, so that gain >= |slope|."""
         out: list[Activation] = []
         for number, (mu, nu) in enumerate(self._halves(z), 1):
             factor = 1.0 / tau0 if number == self.depth else 1.0
@@ -56,7 +56,7 @@ class LeakyDesign:
 
 
 def leaky_relu(target: Target) -> Draft | Refusal:
-    """One layer, two of a CK, or two with learning rates of an NTK."""
+    """Design one layer, two of a CK, or two with learning rates of an NTK."""
     if (linear := linear_layer(target)) is not None:
         layer = LeakyReLU(slope=linear.slope, gain=linear.slope)
         return Draft(ENN([layer]), "leaky_relu", f"{target.depth_reason}; the DEQ is linear")
@@ -90,7 +90,7 @@ FAMILIES = {"leaky_relu": leaky_relu}
 
 
 def _shares(target: Target) -> tuple[float, float] | Refusal:
-    """(p, u) of the two-layer CK twin, on the branch where layer 1 is the more linear one.
+    """Return (p, u) of the two-layer CK twin, on the branch where layer 1 is the more linear one.
 
     That branch continues the design that copies the DEQ's equation: as sigma_a2 -> 0, layer 1 becomes linear.
     """
@@ -112,7 +112,7 @@ def _shares(target: Target) -> tuple[float, float] | Refusal:
 
 
 def _inhomogeneous(ck: Target) -> Refusal | None:
-    """What only homogeneous DEQs meet; of an NTK the CK decides."""
+    """Refuse what only homogeneous DEQs meet; of an NTK the CK decides."""
     t1, t2, _ = ck.normalised
     gap = abs(2.0 * t2 - F * (1.0 - t1)) / max(2.0 * t2, LIMITS.smallest_number)
     if gap <= LIMITS.feasible:
@@ -126,17 +126,17 @@ def _inhomogeneous(ck: Target) -> Refusal | None:
 
 
 def _packed(shares: tuple[float, float]) -> Array:
-    """The two layers of the CK's twin in units of the diagonal's root."""
+    """Return the two layers of the CK's twin in units of the diagonal's root."""
     return np.array([*_halves(shares[0]), *_halves(shares[1])])
 
 
 def _halves(p: float) -> tuple[float, float]:
-    """(mu, nu) of a layer with share p; Var |xi| = 1 - 2 / pi."""
+    """Return (mu, nu) of a layer with share p; Var |xi| = 1 - 2 / pi."""
     return math.sqrt(p), math.sqrt(max(1.0 - p, 0.0) / (1.0 - 2.0 / math.pi))
 
 
 def _tangent_start(target: Target, ck: Target, shares: tuple[float, float], readout: float | None) -> Array:
-    """The twin of the CK, its last layer shrunk to share c1 among the trained matrices, and rates that fit c1."""
+    """Return the CK's twin, its last layer shrunk to share c1 among the trained matrices, and rates that fit c1."""
     z = _packed(shares)
     total = target.normalised[0] / ck.normalised[0]
     rates = target.rates_at_first_order(readout)

@@ -28,7 +28,7 @@ from ..target import Target
 
 
 def hard_tanh(target: Target) -> Draft | Refusal:
-    """The Hard-Tanh layer, or a linear one where the DEQ is linear."""
+    """Design the Hard-Tanh layer, or a linear one where the DEQ is linear."""
     full = target.kernel == "ntk"
     ratio = target.normalised[0]
     if not target.odd:
@@ -64,17 +64,17 @@ def _not_odd(target: Target, layer: str) -> Refusal:
 
 
 def linear_layer(target: Target) -> Linear | None:
-    """The whole layer where the DEQ is linear to rounding."""
+    """Return the whole layer where the DEQ is linear to rounding."""
     return Linear(_slope(target)) if target.normalised[0] >= 1.0 - 1e-14 else None
 
 
 def _slope(target: Target) -> float:
-    """E[sigma'] of the one layer that has c1."""
+    """Return E[sigma'] of the one layer that has c1."""
     return math.sqrt(target.numbers.c1 / (2.0 if target.kernel == "ntk" else 1.0))
 
 
 def _shape_numbers(z: float) -> tuple[float, float]:
-    """(P, M) at z."""
+    """Return (P, M) of the Hard-Tanh layer at z."""
     inside = float(erf(z / math.sqrt(2.0)))
     density = math.sqrt(2.0 / math.pi) * math.exp(-0.5 * z * z)
     return inside, inside - z * density + z * z * float(erfc(z / math.sqrt(2.0)))
@@ -84,7 +84,7 @@ def _shape_numbers(z: float) -> tuple[float, float]:
 
 
 def skip(target: Target) -> Draft | Refusal:
-    """The best scale; with learning rates where they lower the cost of the next orders ten times."""
+    """Find the best scale; with learning rates where they lower the cost of the next orders ten times."""
     reason = f"{target.depth_reason}; the DEQ's own activation with a linear term, its scale spent on the next orders"
     if (linear := linear_layer(target)) is not None:
         return Draft(ENN([linear]), "skip", reason)
@@ -126,7 +126,7 @@ class _Layers:
 
 
 def best_layer(target: Target, *, free_rates: bool = False) -> _Layers | None:
-    """The best scale and, with ``free_rates``, the best ratio of the learning rates of an NTK."""
+    """Find the best scale and, with ``free_rates``, the best ratio of the learning rates of an NTK."""
     grid = np.linspace(-LIMITS.skip_range, LIMITS.skip_range, 17)
     costs = _layers(target, grid, 0.0 * grid).costs
     if not np.isfinite(costs).any():
@@ -156,15 +156,15 @@ def _descend(target: Target, at: Array) -> Array:
 
 
 def _layers(target: Target, z: Array, logits: Array) -> _Layers:
-    """The layers of some scales and shares of W_1 in the rates: none where phi is linear or large terms cancel."""
+    """Return layers of some scales and shares of W_1 in the rates: none where phi is linear or large terms cancel."""
     number, tau, phi = target.numbers, target.tau0, target.deq.activation
     full, share = target.kernel == "ntk", 1.0 / (1.0 + np.exp(-logits))
     first, readout = (2.0 * share, 2.0 * (1.0 - share)) if full else (0.0 * share, 1.0 + 0.0 * share)
     scale = np.exp(np.clip(z, -LIMITS.skip_range, LIMITS.skip_range)) * float(number.tau_star or tau) / tau
     base = layers_of(phi, scale * tau, TERMS + 2)
     along = base.hermite[:, 1]  # tau times the slope of phi(scale x)
-    rest = base.square[:, 0] - along**2
-    curved = readout * rest + first * (base.slope_square[:, 0] - along**2)
+    bent = base.square[:, 0] - along**2
+    curved = readout * bent + first * (base.slope_square[:, 0] - along**2)
     steep = tau * np.sqrt(number.c1 / (first + readout))
     good = curved > 1e-9 * (first + readout) * along**2  # less than that is lost to rounding
     gain = np.sqrt(max(number.diagonal - number.c1 * tau**2, 0.0) / np.where(good, curved, 1.0))
@@ -174,7 +174,7 @@ def _layers(target: Target, z: Array, logits: Array) -> _Layers:
     jet = explicit_jets([base.with_line(gain, line)], rates, (target.kernel,))[target.kernel]
     good &= np.abs(target.equations(jet)).max(-1) <= 1e3 * LIMITS.feasible
     # the layer is a part along x, of slope steep, and what is left of phi without its own
-    cancelled = gain**2 * base.square[:, 0] / (steep**2 + gain**2 * rest)
+    cancelled = gain**2 * base.square[:, 0] / (steep**2 + gain**2 * bent)
     # the next orders of a good design cost 1e-7: cancellation decides among equals only
     costs = np.where(good, target.cost(jet) + 1e-8 * cancelled, np.inf)
     equal = full and bool((share == 0.5).all())

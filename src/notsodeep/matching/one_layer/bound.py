@@ -36,7 +36,7 @@ class LayerDesign:
 
 
 def projection_bound(target: KernelOrders, parts: Array) -> float:
-    """The largest relative deficit over the whole range."""
+    """Return the largest relative deficit over the whole range."""
     left = np.maximum(quadratic(target.grid[1], target.deficit(parts)), 0.0)
     return float(_quotient(left[None], target.diagonal, 2 * target.degree)[0]) + LIMITS.rounding
 
@@ -90,12 +90,12 @@ def _difference(target: KernelOrders, want: Array, have: Array, reach: float) ->
         return reach + most
     # what the kinds leave and what the units miss may cancel
     carried = target.features.transpose(0, 2, 1)
-    rest = projection_bound(target, target.features) + float(each[orders:].sum())
-    return min(reach + most, _largest(target, carried, have[:orders], 6, coarse) + rest)
+    left = projection_bound(target, target.features) + float(each[orders:].sum())
+    return min(reach + most, _largest(target, carried, have[:orders], 6, coarse) + left)
 
 
 def _each(target: KernelOrders, want: Array, have: Array, coarse: float) -> Array:
-    """|e_k| (2 |c_k| + |e_k|) at most, order by order; by Lebesgue's constant where that adds up to ``coarse`` only."""
+    """Bound |e_k| (2 |c_k| + |e_k|) order by order; by Lebesgue's constant where that adds up to ``coarse`` only."""
     error, wished = have.copy(), np.zeros_like(have)
     error[: len(want)] -= want
     wished[: len(want)] = want
@@ -148,14 +148,14 @@ def _largest(target: KernelOrders, want: Array, have: Array, fine: int, coarse: 
 
 @cached(8)
 def _powers(count: int) -> Array:
-    """Chebyshev coefficients of rho^k, k < count, in the columns."""
+    """Return Chebyshev coefficients of rho^k, k < count, in the columns."""
     orders = np.arange(count)
     powers = to_coefficients(count) @ chebyshev_nodes(count)[:, None] ** orders
     return np.where((orders[:, None] + orders) % 2 == 0, powers, 0.0)
 
 
 def _whole(target: KernelOrders, fitted: UnitFit, trained: bool) -> Array:
-    """The kernel of the units at parallel inputs with the norms of the nodes, all orders together: (N, N).
+    """Return the kernel of the units at parallel inputs with the norms of the nodes, all orders together: (N, N).
 
     By quadrature of the units (:func:`projections.step` bounds its error), not from a table of orders.
     """
@@ -166,7 +166,7 @@ def _whole(target: KernelOrders, fitted: UnitFit, trained: bool) -> Array:
 
 
 def _suprema(target: KernelOrders, parts: Array) -> Array:
-    """sup_s |parts_k(s)|^2 / k(s, s, 1) for every order, from values at the nodes (orders, kinds, nodes)."""
+    """Return sup_s |parts_k(s)|^2 / k(s, s, 1) for every order, from values at the nodes (orders, kinds, nodes)."""
     out = np.zeros(len(parts))
     for chunk in np.array_split(np.arange(len(parts)), max(1, len(parts) // 128)):
         square = ((parts[chunk] @ target.grid[1].T) ** 2).sum(1)

@@ -26,7 +26,7 @@ from .orders import Array
 
 
 def prove(deq: DEQ, layer: Feedback, seen: float) -> float:
-    """A bound of |k - k_layer| / sqrt(k(x, x) k(y, y)) for all inputs; infinite where there is none.
+    """Bound |k - k_layer| / sqrt(k(x, x) k(y, y)) for all inputs; infinite where there is no bound.
 
     The cells of norms are so fine that they add a few per cent to the largest error that was ``seen``.
     """
@@ -57,7 +57,7 @@ class _Far:
     curvature: float  # sup |phi''|
     radial: float  # sup |x phi'(x) - phi(x)|, which bounds a bounded activation, too: (phi / x)' = (x phi' - phi) / x^2
     slope: float  # the root of E[phi'^2] at infinite scale
-    rest: float  # sup_tau tau E[(phi' - slope at infinity)^2]
+    spread: float  # sup_tau tau E[(phi' - slope at infinity)^2]
     step: float  # of a bounded activation, sup_tau tau E[(phi - step)^2]; infinite for others
 
     @staticmethod
@@ -74,18 +74,18 @@ class _Far:
             return (phi.derivative(z) - torch.where(up, high, low)) ** 2, (phi(z) - torch.where(up, above, below)) ** 2
 
         far = 1e6
-        rest, step = (far * means(gaps, torch.tensor([far], dtype=torch.float64), phi.panels())[:, 0]).tolist()
+        spread, step = (far * means(gaps, torch.tensor([far], dtype=torch.float64), phi.panels())[:, 0]).tolist()
         return _Far(
             phi.lipschitz,
             *suprema,
             math.hypot(low, high) / math.sqrt(2.0),
-            1.01 * rest,
+            1.01 * spread,
             1.01 * step if bounded else math.inf,
         )
 
 
 def _sampled(phi: Activation) -> tuple[float, float] | None:
-    """|phi''| and |x phi' - phi| at most, as twice what a grid shows; ``None`` where the second grows without end."""
+    """Bound |phi''| and |x phi' - phi| by twice what a grid shows; ``None`` where the second grows without end."""
     x = np.sinh(np.linspace(-14.0, 14.0, 200_001))
     radial = np.abs(x * phi.derivative(x) - phi(x))
     if radial.max() > 1.1 * radial[np.abs(x) < 1e4].max():
@@ -94,7 +94,7 @@ def _sampled(phi: Activation) -> tuple[float, float] | None:
 
 
 def _at(deq: DEQ, layer: Feedback, s: Array) -> tuple[Array, Array, Array]:
-    """Tau, the direction n of the pre-activation (4, norms), and mu."""
+    """Return tau, the direction n of the pre-activation (4, norms), and mu."""
     norms = torch.from_numpy(s)
     parts = np.stack([part.numpy() for part in layer.amplitudes(norms)])
     q = np.stack([layer.drive * s, s * parts[0], s * parts[1], parts[2]])
@@ -139,7 +139,7 @@ class _Cells:
         first = sigma_a * (slope * speed + pull * radial / low)
         second = math.sqrt(3.0) * high * speed**2 * curved + 2.0 * pull * speed * along + slope * bend
         second = sigma_a * (second + (pull**2 * twice + jerk * radial) / low)
-        tail = math.sqrt(limits.rest / high[-1])
+        tail = math.sqrt(limits.spread / high[-1])
         # the outer cells: phi(tau g) / tau is nearly linear in g, and a step or a bend further out
         start = math.log1p(_Cells.low) + turn[0]
         shrinks = 2.0 * start * radial[0] / enclosure.tau[0, 0] if layer.offset else 2.0 * limits.curvature * high[0]
@@ -164,7 +164,7 @@ class _Cells:
 
 
 def _framed(inner: Array, ends: Any) -> Array:
-    """The values of the cells between nodes, and before and behind them those of the outer cells."""
+    """Return the values of the cells between nodes, and before and behind them those of the outer cells."""
     ends = np.asarray(ends)
     return np.concatenate([ends[:, :1], inner, ends[:, 1:]], axis=1)
 
@@ -250,7 +250,7 @@ class _Nodes:
         self.table = np.sign(places) * (self.orders[:, 2:] @ powers)  # E[phi' phi'] without its first order
 
     def change(self, i: Any, low: Array, high: Array) -> Array:
-        """The variation of E[phi'(u) phi'(v)] between two correlations, at equal norms."""
+        """Return the variation of E[phi'(u) phi'(v)] between two correlations, at equal norms."""
         low, high = np.clip(low, -1.0, 1.0), np.clip(high, -1.0, 1.0)
         up = np.floor(np.arccos(high) * (self.fine / np.pi)).astype(np.intp)
         down = np.minimum(np.ceil(np.arccos(low) * (self.fine / np.pi)), self.fine).astype(np.intp)
@@ -258,7 +258,7 @@ class _Nodes:
         return np.asarray(self.table[i, up] - self.table[i, down] + lost)
 
     def corner(self, i: int, j: Array) -> tuple[Array, Array, Array, Array]:
-        """Bounds over the cells of cosines at these nodes: eps, E[phi' phi'], and the range of the correlation."""
+        """Bound eps, E[phi' phi'] and the correlation over the cells of cosines at these nodes."""
         m, eps, slope = (table[i, j] for table in (self.m, self.eps, self.slope))
         low, high = np.minimum(m[:, 1:], m[:, :-1]), np.maximum(m[:, 1:], m[:, :-1])
         # a function whose slope varies by v departs from its chord by at most v / 4 of the length
@@ -268,7 +268,7 @@ class _Nodes:
 
 
 def _cover(deq: DEQ, cells: _Cells, grid: _Nodes, limits: _Far) -> Array:
-    """Bounds over all boxes, as the largest of each pair of cells of norms."""
+    """Bound all boxes; return the largest bound of each pair of cells of norms."""
     sigma_a2, count = deq.variances[0], len(cells.least)
     first, last = np.maximum(np.arange(count) - 1, 0), np.minimum(np.arange(count), count - 2)
     lost = math.sqrt(sigma_a2) * limits.lipschitz * cells.apart / np.maximum(cells.least, 1e-300)
@@ -280,8 +280,8 @@ def _cover(deq: DEQ, cells: _Cells, grid: _Nodes, limits: _Far) -> Array:
         most = np.max(eps, axis=0) + 3.0 * (cells.apart[i] + cells.apart[j])[:, None]
         most += (cells.bends[:, [i]] * cells.most[:, j] + cells.bends[:, j] * cells.most[:, [i]]).sum(0)[:, None]
         coarse = (cells.slope[i] * cells.slope[j])[:, None]
-        room = (cells.bends[1, i] + cells.bends[1, j])[:, None] + most / (1.0 - sigma_a2 * coarse)
-        ends = np.min(low, axis=0) - room, np.max(high, axis=0) + room
+        slack = (cells.bends[1, i] + cells.bends[1, j])[:, None] + most / (1.0 - sigma_a2 * coarse)
+        ends = np.min(low, axis=0) - slack, np.max(high, axis=0) + slack
         varied = [np.sqrt(grid.change(a, *ends) * grid.change(b[:, None], *ends)) for a, b in pairs]
         moved = (cells.moved[i] * cells.slope[j] + cells.moved[j] * cells.slope[i])[:, None]
         a = sigma_a2 * np.minimum(np.max(slope, axis=0) + np.max(varied, axis=0) + moved, coarse)
@@ -291,7 +291,7 @@ def _cover(deq: DEQ, cells: _Cells, grid: _Nodes, limits: _Far) -> Array:
 
 
 def _steps(deq: DEQ, layer: Feedback, cells: _Cells, limits: _Far) -> Array:
-    """Bounds for pairs with one norm beyond the last node, of a bounded activation.
+    """Bound pairs with one norm beyond the last node, of a bounded activation.
 
     There |eps| is at most the feedback of the DEQ and that of the units, and E[phi' phi'] is small. Beyond ``last``
     both kernels are nearly those of a step.
@@ -302,11 +302,11 @@ def _steps(deq: DEQ, layer: Feedback, cells: _Cells, limits: _Far) -> Array:
     # of tau |n|, no drive
     far = float(np.linalg.norm(_Cells.last * np.abs(chebyshev.chebval(1.0, rows)) + 2.0 * steep))
     share = far / (mu * tau)
-    own, top = cells.most[1] / np.maximum(cells.least, 1e-300), np.arange(len(cells.least)) == len(cells.least) - 1
+    ratio, top = cells.most[1] / np.maximum(cells.least, 1e-300), np.arange(len(cells.least)) == len(cells.least) - 1
     stretch, apart = 1.01 * _Cells.last / end, 2.0 * (1.0 + share**2) / (1.0 - sigma_a * limits.lipschitz)
     off = 3.0 * stretch * np.where(top, apart, cells.apart / np.maximum(cells.least, 1e-300) / mu) + 3.0 * apart
     a = sigma_a**2 * cells.slope * cells.slope[-1]
     lost = sigma_a * limits.lipschitz * (np.where(top, 0.0, cells.apart / cells.least) + 2.0 * mu * apart)
     angle = 2.0 * far / (layer.drive * _Cells.last)
     step = math.sqrt(limits.step / (layer.drive * _Cells.last)) + limits.radial * math.sqrt(angle / math.pi)
-    return a / (1.0 - a) * (1.0 + np.where(top, share, own) * share + off) + lost + 8.0 * step * sigma_a / (mu * tau)
+    return a / (1.0 - a) * (1.0 + np.where(top, share, ratio) * share + off) + lost + 8.0 * step * sigma_a / (mu * tau)

@@ -39,7 +39,7 @@ _SAMPLED = "the function bends and departs from its straight lines at most twice
 
 
 def design(deq: Any, kernel: Kernel) -> LayerDesign:
-    """The units whose largest error over a grid of norms and angles is smallest, with what a search finds of them.
+    """Find the units whose largest error over a grid of norms and angles is smallest, and what a search says of them.
 
     The trained weights of the units bring Lambda Phidot to an NTK, where those of the DEQ bring the sum of a geometric
     series, Lambda Phidot / (1 - sigma_a2 Phidot). A learning rate and a factor of the norm make up for most of it.
@@ -71,18 +71,18 @@ def _with_diagonal(grid: _Pairs, layer: Feedback, rate: float) -> Feedback:
     """Give the units the factor of the norm with which their kernel has the DEQ's diagonal."""
     squares = torch.from_numpy(_NORMS**2)
     along = _sum(_shares(diagonal, layer, bool(rate), squares), rate)
-    (gain,) = _series((grid.own(squares) / along).sqrt().numpy()[None], 1e-7)
+    (gain,) = _series((grid.diagonal(squares) / along).sqrt().numpy()[None], 1e-7)
     return replace(layer, gain=tuple(gain.tolist()))
 
 
 def _series(values: Array, least: float) -> Array:
-    """Chebyshev coefficients in (s - 1)/(s + 1) of rows of values at ``_NORMS``, up to the last above ``least``."""
+    """Return Chebyshev coefficients in (s - 1)/(s + 1) of rows of values at ``_NORMS``, to the last above ``least``."""
     coefficients = values @ to_coefficients(len(_NORMS)).T
     return np.asarray(coefficients[:, : int(np.flatnonzero(np.abs(coefficients).max(0) > least)[-1]) + 1])
 
 
 def _proof(grid: _Pairs, layer: Feedback, rate: float) -> Supremum:
-    """The bound that boxes prove, or what a search finds where they prove none."""
+    """Return the bound that boxes prove, or what a search finds where they prove none."""
     errors = grid.errors(layer, rate)
     worst = int(np.argmax(errors))
     bound = prove(grid.deq, layer, float(errors[worst])) if grid.kernel == "ck" else math.inf
@@ -93,7 +93,7 @@ def _proof(grid: _Pairs, layer: Feedback, rate: float) -> Supremum:
 
 
 def _layer(deq: DEQ, shared: float) -> Feedback:
-    """The units with this factor of the shared part.
+    """Return the units with this factor of the shared part.
 
     Of the feedback, the part that is linear in the input has a direction of its own, and so has the rest.
     """
@@ -106,9 +106,9 @@ def _layer(deq: DEQ, shared: float) -> Feedback:
     common = torch.minimum(shared**2 * (sigma_a2 * apart + deq.drive(zero)), (q - drive).clamp_min(0.0))
     slope = sigma_a2 * Layer(deq.activation, q, q).both(common)[1]
     linear = torch.minimum(drive * slope / (1.0 - slope), q - drive - common).clamp_min(0.0)
-    rest = (q - drive - common - linear).clamp_min(0.0)
+    curved = (q - drive - common - linear).clamp_min(0.0)
     offset = 0.0 if vanishes_at_zero(deq) else 1.0
-    rows = [linear.sqrt().numpy() / s, rest.sqrt().numpy() / s, common.sqrt().numpy() / (s + offset)]
+    rows = [linear.sqrt().numpy() / s, curved.sqrt().numpy() / s, common.sqrt().numpy() / (s + offset)]
     coefficients = _series(np.stack(rows if common.max() > 1e-12 * q.max() else rows[:2]), 1e-13)
     ends = coefficients.sum(1)
     coefficients[:, 0] -= np.where(np.abs(ends) < 1e-6, ends, 0.0)  # those of bounded activations vanish at infinity
@@ -127,14 +127,14 @@ class _Pairs:
         x, y, inner = (torch.from_numpy(v) for v in (s * s, t * t, s * t * np.cos(angle)))
         self.pairs = x, y, inner
         self.truth = pairwise(deq, x, y, inner, (kernel,), check=False)[kernel]
-        self.scale = self.own(torch.stack(self.pairs[:2])).prod(0).sqrt()
+        self.scale = self.diagonal(torch.stack(self.pairs[:2])).prod(0).sqrt()
 
-    def own(self, squares: Tensor) -> Tensor:
+    def diagonal(self, squares: Tensor) -> Tensor:
         """Return k(x, x) at squared norms."""
         return diagonal(self.deq, squares, (self.kernel,), check=False)[self.kernel]
 
     def errors(self, layer: Feedback, rate: float = 0.0) -> Array:
-        """|k - k_layer| / sqrt(k(x, x) k(y, y))."""
+        """Return |k - k_layer| / sqrt(k(x, x) k(y, y))."""
         return np.asarray(
             (_sum(_shares(pairwise, layer, bool(rate), *self.pairs), rate) - self.truth).abs() / self.scale
         )
@@ -161,7 +161,7 @@ def _sum(shares: tuple[Tensor, Tensor], rate: float) -> Tensor:
 
 
 def _search(pairs: _Pairs, layer: Feedback, rate: float = 0.0) -> Supremum:
-    """The largest error that a search meets, and its cosine: pairs ever nearer to the worst."""
+    """Search for the largest error, and return it with its cosine: pairs ever nearer to the worst."""
     rng = np.random.default_rng(0)
     errors = pairs.errors(layer, rate)
     for width in track((0.5, 0.15, 0.05), 3, "the worst pair of inputs"):

@@ -44,7 +44,7 @@ class Profile:
 
 
 def profile(network: Network, kernel: Kernel) -> Profile:
-    """The kernel of a homogeneous network at norm one."""
+    """Return the kernel of a homogeneous network at norm one."""
     one = torch.ones(2, dtype=torch.float64)
     ends = pairwise(network, one, one, torch.tensor([1.0, -1.0], dtype=torch.float64), (kernel,), check=False)[kernel]
     series = norm_series(network, [1.0], [1.0], kernel, LIMITS.fourier_points, oversampling=1)[0]
@@ -61,7 +61,7 @@ def profile(network: Network, kernel: Kernel) -> Profile:
 def design(
     network: Any, kernel: Kernel, tol: float, units: Literal["auto", "conditioned", "thresholds"], trains: Trains
 ) -> LayerDesign:
-    """Thresholds where they are asked for, or within ``tol`` and the readout trains; else conditioned units."""
+    """Take thresholds where they are asked for, or within ``tol`` and the readout trains; else conditioned units."""
     tried: tuple[Tried, ...] = ()
     worthwhile = units == "auto" and trains == "readout" and tol >= LIMITS.threshold_tolerance
     if network.plain and (units == "thresholds" or worthwhile):
@@ -79,7 +79,7 @@ def design(
 
 
 def _growing(network: Network, kernel: Kernel, trains: Trains, tol: float) -> Iterator[tuple[Conditioned, Supremum]]:
-    """Units of growing size, up to the first within a tenth of ``tol`` or the largest."""
+    """Yield units of growing size, up to the first within a tenth of ``tol`` or the largest."""
     data = profile(network, kernel)
     smooth = float(data.orders[16:].sum()) <= 1e-15
     gain = gains(trains)[:SINGULAR_TERMS]

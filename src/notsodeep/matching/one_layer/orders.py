@@ -71,7 +71,7 @@ class KernelOrders:
         return 0.0 < self.low < self.high
 
     def deficit(self, parts: Array) -> Array:
-        """The difference k - k_twin at the nodes for rho = 1, with all that the series leaves out: (N, N)."""
+        """Return the difference k - k_twin at the nodes for rho = 1, with all that the series leaves out: (N, N)."""
         flat = parts.transpose(1, 0, 2).reshape(len(self.nodes), -1)
         return np.asarray(self.total - flat @ flat.T)
 
@@ -84,7 +84,7 @@ class KernelOrders:
         return (vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])[:, :, -LIMITS.rank :]
 
     def at(self, cells: int) -> tuple[Array, Array]:
-        """Norms at equidistant Chebyshev angles, and the matrix that interpolates there from the nodes."""
+        """Return norms at equidistant Chebyshev angles, and the matrix that interpolates there from the nodes."""
         angle = np.pi * np.arange(cells + 1) / cells
         basis = np.cos(np.outer(angle, np.arange(len(self.nodes))))
         return norms_at(np.cos(angle), self.low, self.high), basis @ to_coefficients(len(self.nodes))
@@ -109,7 +109,7 @@ class KernelOrders:
         return self._half_way()
 
     def floor(self, cells: int) -> Array:
-        """A lower bound of the diagonal in every one of these cells, from cells within them as fine as it takes.
+        """Bound the diagonal from below in every one of these cells, from cells within them as fine as it takes.
 
         Over a long range of norms the diagonal is small at one end beside its maximum, to which the slack is relative.
         """
@@ -128,7 +128,7 @@ class KernelOrders:
         return _HALF_WAY if self.smoothness is None else _ENDED
 
     def _half_way(self) -> float:
-        """Twice the largest error of the interpolants half way between the nodes.
+        """Return twice the largest error of the interpolants half way between the nodes.
 
         It is taken over all orders, for norms that are equal, neighbours, or at the ends, at many cosines.
         """
@@ -149,57 +149,57 @@ class KernelOrders:
 
 
 def quadratic(rows: Array, matrix: Array) -> Array:
-    """rows_a' matrix rows_a for every row."""
+    """Return rows_a' matrix rows_a for every row."""
     return np.einsum("ai,ai->a", rows @ matrix, rows)
 
 
 def grid_slack(degree: int, cells: int) -> float:
-    """Bernstein: how much of its maximum norm a polynomial may exceed the larger end of a cell of angles."""
+    """Return how much of its maximum norm a polynomial may exceed the larger end of a cell of angles (Bernstein)."""
     return (degree * np.pi / cells) ** 2 / 8.0
 
 
 def grid_excess(slack: float) -> float:
-    """How much a polynomial of this slack may exceed its maximum on the grid, as a share of that."""
+    """Return how much a polynomial of this slack may exceed its maximum on the grid, as a share of that."""
     return slack / (1.0 - slack) if slack < 1.0 else float("inf")
 
 
 def cell_least(values: Array, degree: int) -> Array:
-    """A lower bound of a polynomial in every cell."""
+    """Bound a polynomial from below in every cell."""
     return np.minimum(values[1:], values[:-1]) - grid_excess(grid_slack(degree, len(values) - 1)) * values.max()
 
 
 def norms_at(x: Array, low: float, high: float) -> Array:
-    """The norms at positions x in [-1, 1]."""
+    """Return the norms at positions x in [-1, 1]."""
     if 0.0 < low < high:
         return np.exp(0.5 * (math.log(high) + math.log(low)) + 0.5 * (math.log(high) - math.log(low)) * x)
     return 0.5 * (high + low) + 0.5 * (high - low) * x
 
 
 def parallel(network: Network, kernel: Kernel, s: Array, t: Array) -> Array:
-    """k(s, t, 1), with all orders.
+    """Return k(s, t, 1), with all orders.
 
     The Hermite series of kinks do not end, and those of smooth activations not always within the orders that are taken
     (norms above ten). What they lack on the diagonal is known, and added as an order of rank one.
     """
-    found = on_circle(network, s, t, kernel, 1)[:, 0].real
+    known = on_circle(network, s, t, kernel, 1)[:, 0].real
     norms, which = np.unique(np.concatenate([s, t]), return_inverse=True)
     left, right = np.split(np.sqrt(_lacking(network, kernel, norms))[which], 2)
-    return np.asarray(found + left * right)
+    return np.asarray(known + left * right)
 
 
 def _lacking(network: Network, kernel: Kernel, norms: Array) -> Array:
-    """What the Hermite series that are taken lack of the diagonal."""
+    """Return what the Hermite series that are taken lack of the diagonal."""
     exact = diagonal(network, torch.from_numpy(norms**2), (kernel,), check=False)[kernel].numpy()
     return np.asarray(np.maximum(exact - on_circle(network, norms, norms, kernel, 1)[:, 0].real, 0.0))
 
 
 def pivots(count: int) -> NDArray[np.intp]:
-    """A few of so many nodes, spread as they are."""
+    """Return a few of so many nodes, spread as they are."""
     return np.unique(np.linspace(0, count - 1, LIMITS.pivots).round().astype(np.intp))
 
 
 def roots_of(columns: Array) -> Array:
-    """F_k projected on what it is at the pivots (Nystroem), from the columns of g_k there; the largest last.
+    """Return F_k projected on what it is at the pivots (Nystroem), from the columns of g_k there; the largest last.
 
     A smooth kernel has no more than that, to rounding. What it has beyond counts as left out.
     """
@@ -213,7 +213,7 @@ def roots_of(columns: Array) -> Array:
 
 
 def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: float) -> KernelOrders:
-    """The target on a range of norms, resolved to a small share of ``tol`` where rounding allows."""
+    """Measure a kernel on a range of norms, resolved to a small share of ``tol`` where rounding allows."""
     low, high = norms
     power = int(vanishes_at_zero(network))
     share = max(LIMITS.resolution * tol, 1e-12)  # rounding ends the decay of the coefficients
@@ -239,13 +239,13 @@ def measure(network: Network, kernel: Kernel, norms: tuple[float, float], tol: f
 
 
 def sketch(network: Network, kernel: Kernel, norms: tuple[float, float]) -> KernelOrders:
-    """The first orders alone at a few norms."""
+    """Measure the first orders alone at a few norms."""
     rough = sample(network, kernel, *norms, int(vanishes_at_zero(network)), 96, 12)
     return replace(rough, total=rough.orders.sum(0))
 
 
 def resolved(network: Network, kernel: Kernel, high: float, share: float) -> tuple[int, float]:
-    """How many orders leave less than ``share`` of the diagonal at the largest norm, where the series is longest.
+    """Count the orders that leave less than ``share`` of the diagonal at the largest norm, where most are needed.
 
     The second number is the share that as many orders as are ever taken leave there: no bound is below it.
     """
@@ -268,7 +268,7 @@ def sample(
     count: int,
     smooth: Smoothness | None = None,
 ) -> KernelOrders:
-    """The orders at so many nodes."""
+    """Compute the orders at so many nodes."""
     nodes = norms_at(chebyshev_nodes(count), low, high)
     orders, total = np.zeros((terms, count, count)), np.empty((count, count))
     i, j = np.triu_indices(count)
@@ -301,7 +301,7 @@ def _aliased(ends: Array, sampled: Array, damping: float) -> float:
 
 
 def vanishes_at_zero(network: Network) -> bool:
-    """Whether the kernel is zero at the origin."""
+    """Say whether the kernel is zero at the origin."""
     return not network.biased and all(abs(float(phi(np.zeros(1))[0])) <= 1e-300 for phi in network.activations)
 
 
@@ -309,7 +309,7 @@ def vanishes_at_zero(network: Network) -> bool:
 
 
 def _continued(network: Network, kernel: Kernel, low: float, high: float, power: int) -> Smoothness | None:
-    """The largest sector to which F(s) / s^power continues, or ``None``: kinks, or a range that begins at zero."""
+    """Find the largest sector to which F(s) / s^power continues; ``None``: kinks, or a range that begins at zero."""
     if not 0.0 < low < high or network.kinked:
         return None
     centre, half = 0.5 * (math.log(high) + math.log(low)), 0.5 * (math.log(high) - math.log(low))
@@ -322,7 +322,7 @@ def _continued(network: Network, kernel: Kernel, low: float, high: float, power:
 
 
 def _largest(network: Network, kernel: Kernel, centre: float, half: float, rho: float, power: int) -> float:
-    """A bound of |F(z) / z^power| on an ellipse, from discs that cover it; infinite where there is none."""
+    """Bound |F(z) / z^power| on an ellipse by discs that cover it; infinite where there is no bound."""
     discs, parts = 32, 4  # over the upper half of the ellipse; where a disc has no bound, four smaller ones are tried
     step, most = math.pi / discs, 0.0
     place = step * (np.arange(discs) + 0.5)

@@ -27,7 +27,7 @@ from .units import FAMILY, Allowance, assemble, fit, gains, rotated, smallest, w
 def design(
     network: Network, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains
 ) -> LayerDesign:
-    """The fewest kinds within ``tol``, or so many as are asked for."""
+    """Find the fewest kinds within ``tol``, or so many as are asked for."""
     resolution = tol if kinds == "auto" else min(tol, 10.0 ** (-2 * int(kinds)))
     _check_reach(network, kernel, norms[1], tol if kinds == "auto" else 0.5)
     target = measure(network, kernel, norms, _accuracy(network, kernel, norms, resolution, kinds))
@@ -72,7 +72,7 @@ def _check_reach(network: Network, kernel: Kernel, high: float, most: float) -> 
 def _accuracy(
     network: Network, kernel: Kernel, norms: tuple[float, float], resolution: float, kinds: int | str
 ) -> float:
-    """How well the kernel has to be known: beside what a number of kinds leaves, roughly, and the units may add."""
+    """Return how well the kernel has to be known, beside roughly what a number of kinds leaves and units may add."""
     if kinds == "auto" or norms[0] == norms[1] or network.kinked:
         return resolution
     rough = sketch(network, kernel, norms)
@@ -81,15 +81,15 @@ def _accuracy(
 
 
 def _allowed(reach: float, tol: float, kinds: int | str) -> Allowance:
-    """What the units may miss: little beside the projection's deficit or the tolerance, and no more than is left."""
+    """Return what units may miss: little beside the projection's deficit or the tolerance, no more than is left."""
     if kinds != "auto":
         return Allowance(*[max(LIMITS.unit_share * reach, LIMITS.resolution * tol)] * 2)
-    room = 0.5 * (tol - reach)
-    return Allowance(min(max(LIMITS.unit_share * reach, 30.0 * LIMITS.resolution * tol), room), room)
+    spare = 0.5 * (tol - reach)
+    return Allowance(min(max(LIMITS.unit_share * reach, 30.0 * LIMITS.resolution * tol), spare), spare)
 
 
 def _finished(target: KernelOrders, parts: Array, allowed: Allowance, trains: Trains) -> tuple[Conditioned, Supremum]:
-    """The smallest elementary units that add little to the deficit of the projection, or the best there are."""
+    """Find the smallest elementary units that add little to the deficit of the projection, or the best there are."""
     want = wanted(target, parts)
     basis = _basis(target, want, trains)
     gain = gains(trains)
@@ -122,7 +122,7 @@ def _basis(target: KernelOrders, want: Array, trains: Trains) -> Basis:
 
 
 def _parity(target: KernelOrders) -> Parity | None:
-    """The parity of the kernel in the cosine: odd for odd activations; even ones feed a drive back that is odd."""
+    """Return the parity of the kernel in the cosine: odd for odd activations; even ones feed back an odd drive."""
     size = np.abs(target.orders).max((1, 2))
     if size[0::2].max() <= 1e-14 * size.max():
         return "odd"
@@ -133,7 +133,7 @@ def _parity(target: KernelOrders) -> Parity | None:
 
 
 def _factorise(target: KernelOrders, kinds: int) -> Array:
-    """c_k(s_i) with c_k c_k' the projected order k at the nodes: (K, N, kinds)."""
+    """Return c_k(s_i) with c_k c_k' the projected order k at the nodes: (K, N, kinds)."""
     rows = target.at(3 * len(target.nodes))[1]
     diagonal = quadratic(rows, target.total)
     weights = np.ones(len(rows))
@@ -160,7 +160,7 @@ def _leading(target: KernelOrders, rows: Array, weights: Array, kinds: int) -> A
 
 
 def _oriented(parts: Array) -> Array:
-    """Signs of eigenvectors are arbitrary: each order takes the one nearest to the order before."""
+    """Choose the signs of eigenvectors, which are arbitrary: each order takes the one nearest to the order before."""
     out = parts.copy()
     for j in range(out.shape[2]):
         before = None

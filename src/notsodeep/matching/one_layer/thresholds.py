@@ -25,7 +25,7 @@ from .orders import Array
 
 
 def design(deq: DEQ, kernel: Kernel, tol: float) -> LayerDesign:
-    """The smallest thresholds within ``tol``, or the best there are."""
+    """Find the smallest thresholds within ``tol``, or the best there are."""
     rho, tried = np.cos(np.linspace(0.0, np.pi, 321)), []
     wanted = at_norm_one(deq, kernel, rho)
     # the leaky ReLU that is the DEQ's own activation, up to a gain and a reflection
@@ -43,7 +43,7 @@ def design(deq: DEQ, kernel: Kernel, tol: float) -> LayerDesign:
 
 
 def _shares(rho: Array, wanted: Array, thresholds: Array, leak: float, tangent: bool) -> tuple[Thresholds, float]:
-    """The units, and for a tangent kernel gated ones, that come nearest to a profile, with their largest error."""
+    """Return the units, for a tangent kernel gated ones too, that are nearest to a profile, with the largest error."""
     value, slope = threshold_profiles(rho, thresholds, leak)
     rows, gated = value, np.zeros(len(value), dtype=bool)
     if tangent:
@@ -57,7 +57,7 @@ def _shares(rho: Array, wanted: Array, thresholds: Array, leak: float, tangent: 
 
 
 def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
-    """Shares mu >= 0 with the least largest |rows' mu - wanted|."""
+    """Find shares mu >= 0 with the least largest |rows' mu - wanted|."""
     columns = (rows / rows[:, :1]).T  # of diagonal one
     unit = float(np.abs(wanted).max())
     level = np.ones((len(wanted), 1))
@@ -79,7 +79,7 @@ def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
 
 
 def at_norm_one(network: Network, kernel: Kernel, rho: Array) -> Array:
-    """The kernel of inputs of norm one with these cosines."""
+    """Return the kernel of inputs of norm one with these cosines."""
     one = torch.ones(len(rho), dtype=torch.float64)
     return pairwise(network, one, one, torch.from_numpy(rho), (kernel,), check=False)[kernel].numpy()
 
@@ -103,7 +103,7 @@ def over_cosines(network: Network, layer: NormUnits, kernel: Kernel) -> Supremum
 
 
 def _sag(rho: Array, values: Array) -> Array:
-    """How far a kernel may be from its chords on each cell of ``rho``, from 0 to 1, and on that of -rho."""
+    """Bound how far a kernel may be from its chords on each cell of ``rho``, from 0 to 1, and on that of -rho."""
     cells, step = len(rho) - 1, np.diff(rho)
     chords = np.diff(values[cells:]) / step
     # the slope at 0 is the first order of the odd part f: what f(h) / h has beyond it is at most h^2 of what f(1) has

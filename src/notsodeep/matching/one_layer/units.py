@@ -67,7 +67,7 @@ class UnitFit:
 
 
 def signs(network: Network, norm: float, sizes: Array) -> Array:
-    """One sign per order, phi's own where it has one; ``sizes`` are the wanted coefficients at that norm."""
+    """Return one sign per order, phi's own where it has one; ``sizes`` are the wanted coefficients at that norm."""
     q = last_variance(network, torch.tensor([norm**2], dtype=torch.float64))
     hermite = np.asarray(hermite_coefficients(network.activations[-1], float(q), min(len(sizes), 1024)))
     out = np.ones(len(sizes))
@@ -80,14 +80,14 @@ def signs(network: Network, norm: float, sizes: Array) -> Array:
 
 
 def wanted(target: KernelOrders, parts: Array) -> Array:
-    """The coefficients with their signs, relative to the diagonal: (orders, kinds, nodes)."""
+    """Return the coefficients with their signs, relative to the diagonal: (orders, kinds, nodes)."""
     sign = signs(target.network, target.high, np.abs(parts[:, -1, 0]))
     scale = np.sqrt(np.diag(target.total))
     return sign[:, None, None] * parts.transpose(0, 2, 1) / scale
 
 
 def rotated(target: KernelOrders, want: Array, basis: Basis, gain: Array) -> Array:
-    """The kinds of every order rotated among themselves, towards what the functions of the basis can carry.
+    """Rotate the kinds of every order among themselves, towards what the functions of the basis can carry.
 
     Kinks away from zero leave coefficients that oscillate with the order, at a rate that depends on the norm: signs do
     not make them smooth. Fitting and rotating take turns, from units that look like phi.
@@ -111,7 +111,7 @@ def rotated(target: KernelOrders, want: Array, basis: Basis, gain: Array) -> Arr
 
 
 def fit(basis: Basis, want: Array, gain: Array, allowed: Allowance = NOTHING, *, even: bool = False) -> UnitFit:
-    """Weighted least squares of all kinds and nodes at once; ``gain`` is sqrt(1 + k) where hidden weights train.
+    """Fit all kinds and nodes at once by weighted least squares; ``gain`` is sqrt(1 + k) where hidden weights train.
 
     ``even``: the many small orders of a kink count more, by the roots of their sizes.
     """
@@ -128,7 +128,7 @@ def fit(basis: Basis, want: Array, gain: Array, allowed: Allowance = NOTHING, *,
 
 
 def gained(basis: Basis, gain: Array, orders: int) -> Array:
-    """Hermite coefficients of the basis times ``gain``: all orders that count, and as many as are wanted at least."""
+    """Return Hermite coefficients of the basis times ``gain``: all orders that count, at least as many as asked for."""
     known = basis_coefficients(basis)
     count = max(len(known) if basis.singular else needed(known), orders)
     known = known if count <= len(known) else basis_coefficients(basis, count)
@@ -145,7 +145,7 @@ def _fit(basis: Basis, want: Array, size: Array, table: Array, values: Array, al
 
 
 def _solve(design: Array, right: Array) -> Iterator[Array]:
-    """Least squares from the singular values above each cut: small ones make large coefficients that cancel."""
+    """Yield least squares from the singular values above each cut: small ones make large coefficients that cancel."""
     scale = np.linalg.norm(design, axis=0)
     scale[scale == 0.0] = 1.0
     u, s, v = np.linalg.svd(design / scale, full_matrices=False)
@@ -162,37 +162,37 @@ def smallest(
     alphas: tuple[float, ...] = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2),
     allowed: Allowance = NOTHING,
 ) -> UnitFit:
-    """The fit of the lowest degree that is good enough, or the best there is, each with the best slope alpha.
+    """Find the fit of the lowest degree that is good enough, or the best there is, each with the best slope alpha.
 
     High degrees like smaller slopes. Degrees are bisected, and all is tried at a few norms.
     """
     few = want[:, :, pivots(want.shape[2])]
 
     def best(degree: int, tried: list[float]) -> UnitFit:
-        fits = (fit(replace(basis, alpha=a, degree=degree), few, gain, allowed) for a in tried)
-        return min(fits, key=lambda f: f.cost)
+        each = (fit(replace(basis, alpha=a, degree=degree), few, gain, allowed) for a in tried)
+        return min(each, key=lambda f: f.cost)
 
-    found: list[UnitFit] = []
+    fits: list[UnitFit] = []
     for group in ([d for d in degrees if d <= 12], [d for d in degrees if d > 12]):
         if not group:
             continue
         costs = {a: fit(replace(basis, alpha=a, degree=group[len(group) // 2]), few, gain).cost for a in alphas}
         slopes = sorted(alphas, key=costs.__getitem__)[:3]
         slopes += [a for a in alphas if a < min(slopes)][-1:]
-        found.append(best(group[-1], slopes))
+        fits.append(best(group[-1], slopes))
         low, high = 0, len(group) - 1
-        while found[-1].enough and low < high:
+        while fits[-1].enough and low < high:
             middle = (low + high) // 2
             tried = best(group[middle], slopes)
             low, high = (low, middle) if tried.enough else (middle + 1, high)
-            found += [tried] if tried.enough else []
-        if found[-1].enough:
-            return fit(found[-1].basis, want, gain, allowed)
-    return fit(min(found, key=lambda f: f.cost).basis, want, gain, allowed)
+            fits += [tried] if tried.enough else []
+        if fits[-1].enough:
+            return fit(fits[-1].basis, want, gain, allowed)
+    return fit(min(fits, key=lambda f: f.cost).basis, want, gain, allowed)
 
 
 def assemble(target: KernelOrders, fitted: UnitFit) -> Conditioned:
-    """The layer: kinds mixed by the rows of a Hadamard matrix, so that all groups of units look alike."""
+    """Build the layer: kinds mixed by the rows of a Hadamard matrix, so that all groups of units look alike."""
     kinds = fitted.values.shape[1]
     groups = 1 << max(0, math.ceil(math.log2(kinds)))
     mix = hadamard(groups, dtype=float)[:, :kinds]
@@ -205,6 +205,6 @@ def assemble(target: KernelOrders, fitted: UnitFit) -> Conditioned:
 
 
 def gains(trains: str) -> Array:
-    """sqrt(1 + k) per order where hidden weights train as well, 1 otherwise."""
+    """Return sqrt(1 + k) per order where hidden weights train as well, 1 otherwise."""
     k = np.arange(TABLES.smooth_terms)
     return np.sqrt(1.0 + k) if trains == "all" else np.ones(len(k))
