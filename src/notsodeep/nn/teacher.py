@@ -113,7 +113,7 @@ class Teacher:
                 outputs = self.model(copy)
         except NotSoDeepError:
             raise
-        except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+        except Exception as error:
             several = isinstance(error, TypeError) and "argument" in str(error)
             hint = ". Rows are one array: a model of several inputs takes them joined, and splits them itself"
             told = f"{self.name} fails on rows of shape {tuple(x.shape)}: {error}{hint if several else ''}"
