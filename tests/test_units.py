@@ -8,6 +8,7 @@ from torch.func import grad, jvp, vmap
 
 from helpers import differences
 from notsodeep.activations.panels import Limits
+from notsodeep.errors import InvalidInputError
 from notsodeep.units import Basis, Conditioned, norm_units
 from notsodeep.units.projections import tail_gram
 
@@ -55,6 +56,14 @@ def test_units_block_by_block_are_those_of_the_definition(basis, width, monkeypa
     weights = draw(11, width, seed=3)
     slopes = [torch.autograd.grad((y * weights).sum(), before, retain_graph=True)[0] for y in (expected, found)]
     torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"alpha": 2000.0}, {"alpha": 5e-324}, {"singular": 1e-300}, {"degree": 10**18}, {"order": 1.5}], ids=str
+)
+def test_functions_that_need_tables_without_end_are_refused(changed) -> None:
+    with pytest.raises(InvalidInputError, match="degree|singular|alpha"):
+        Basis(**({"alpha": 0.5, "degree": 4} | changed))
 
 
 def test_derivatives_of_derivatives_and_of_inputs() -> None:

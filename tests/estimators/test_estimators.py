@@ -247,6 +247,41 @@ def test_labels_of_several_kinds_are_refused(labels):
         nsd.DEQClassifier(**GIVEN).fit(X, np.array(labels * 40, dtype=object))
 
 
+@pytest.mark.parametrize(
+    "kind", [lambda a: a.requires_grad_(), lambda a: a.bfloat16().double(), lambda a: (a + 0j).conj().imag - a * -1.0]
+)
+def test_tensors_of_every_kind_are_taken_as_numbers(kind):
+    rows, targets = kind(torch.tensor(X)), kind(torch.tensor(Y[:, 0]))
+    model = nsd.DEQRegressor(**GIVEN).fit(rows, targets)
+    plain = nsd.DEQRegressor(**GIVEN).fit(rows.detach().resolve_neg().numpy(), targets.detach().resolve_neg().numpy())
+    np.testing.assert_array_equal(model.predict(rows), plain.predict(rows.detach().resolve_neg().numpy()))
+    signs = (targets > 0).to(targets).requires_grad_()
+    assert nsd.DEQClassifier(**GIVEN).fit(rows.bfloat16(), signs.bfloat16()).predict(rows.bfloat16()).shape == (80,)
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (np.resize([1e308, -1e308], 80), "beyond the range"),
+        (np.ma.array(Y[:, 0], mask=X[:, 0] > 0), "masked"),
+        (np.resize(["a", "b"], 80), "could not convert"),
+    ],
+)
+@pytest.mark.parametrize("machine", [nsd.DEQRegressor, nsd.DEQGaussianProcess])
+def test_targets_that_are_no_numbers_are_refused(machine, targets, message):
+    if machine is nsd.DEQRegressor or "range" not in message:
+        with pytest.raises(InvalidInputError, match=message):
+            machine().fit(X, targets)
+    else:  # which scales them first
+        assert np.isfinite(machine(optimise=False).fit(X, targets).predict(NEW)).all()
+
+
+def test_labels_without_classes_are_refused_as_other_input_is():
+    for labels in (Y[:, 0], np.resize([0, 1], 80).astype(object), np.ma.array(LABELS, mask=X[:, 0] > 0)):
+        with pytest.raises(InvalidInputError):
+            nsd.DEQClassifier(**GIVEN).fit(X, labels)
+
+
 def test_the_method_is_told(caplog):
     with caplog.at_level("INFO", "notsodeep"):
         model = nsd.DEQRegressor(solver="cholesky", **GIVEN).fit(X, Y)

@@ -250,6 +250,18 @@ def test_zero_pixels_duplicates_and_opposite_images():
     assert np.linalg.eigvalsh(K).min() > -ulps(1e6) * np.trace(K)
 
 
+@pytest.mark.parametrize("phi", ["softplus", "sigmoid"])
+def test_functions_that_are_large_at_zero_lift_black_images_beyond_the_norms_of_the_input(phi):
+    K = nsd.ck(nsd.ConvDEQ(phi, 0.1, 0.9, image=(1, 3, 3)), np.array([[0.0] * 9, [1e-9] * 9]))
+    window = np.kron(*[np.array([[1, 1, 0], [1, 1, 1], [0, 1, 1]]) / 3.0] * 2)
+    points, weights = np.polynomial.hermite_e.hermegauss(100)
+    value = np.zeros(9)
+    for _ in range(40):
+        outputs = nsd.activation(phi)(torch.from_numpy(np.sqrt(0.1 * window @ value)[:, None] * points))
+        value = outputs.numpy() ** 2 @ weights / math.sqrt(2.0 * math.pi)
+    np.testing.assert_allclose(K, value.mean(), rtol=tolerance())
+
+
 @pytest.mark.parametrize("phi", ["tanh", "elu", "silu", "mish", "arctan", "selu"])
 def test_black_and_faint_images_beside_others(phi):
     """Digits are relative to each image: a faint one has its kernel beside others as alone, where tables are fine."""

@@ -36,6 +36,7 @@ class Limits:
     block: int = 1 << 16  # numbers worked on at once: ten results of this size fit a second-level cache
     chebyshev_degree: int = 12  # above it, powers would lose digits in single precision, Chebyshev sums do not
     monomial_degree: int = 8  # Hermite polynomials of a higher degree lose digits if they are written as powers
+    degree: int = 64  # of the polynomials of a unit
     smooth_terms: int = 6144  # Hermite coefficients of smooth units at most: degree 32 with alpha 1.2 needs them
     singular_terms: int = 4096  # of units with a kink: beyond, ``expansion`` orders in 1/k are exact to 1e-15
     expansion: int = 5

@@ -35,7 +35,10 @@ class Problem:
     def of(X: Tensor, targets: Tensor, weights: Tensor, intercept: bool) -> Problem:
         """Centre the targets, (n, k), if there is an intercept."""
         mean = weights @ targets / weights.sum() if intercept else torch.zeros_like(targets[0])
-        return Problem(X, targets - mean, weights, mean, intercept)
+        centred = targets - mean
+        if not bool(torch.isfinite(centred).all()):
+            raise InvalidInputError("sums of these targets are beyond the range of float64; scale them down")
+        return Problem(X, centred, weights, mean, intercept)
 
     @property
     def right(self) -> Tensor:

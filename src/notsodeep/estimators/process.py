@@ -126,7 +126,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
             raise InvalidInputError(f"a Gaussian process takes at most {most} rows, got {len(X)}")
         self._check_client(self.device)
         self._start()
-        self._flat, Y = y.ndim == 1, y.reshape(len(X), -1).astype(np.float64)
+        self._flat, Y = y.ndim == 1, y.reshape(len(X), -1)
         plain: tuple[Array, Array] = (np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
         self._shift, self._unit = _level(Y) if self.normalise_y else plain
         rows = as_tensor(X, self.device).double()

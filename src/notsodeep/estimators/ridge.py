@@ -18,7 +18,7 @@ from scipy.special import expit, log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_classifier
 from sklearn.utils import resample
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
@@ -39,7 +39,6 @@ from .specification import (
     all_or_nothing,
     as_tensor,
     network_of,
-    refuse_mixed,
     sample_of,
     scales_of,
     validated,
@@ -268,7 +267,7 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         """Fit to rows X, (n, p), and targets y, (n,) or (n, k); a row of weight 2 counts as two rows."""
         X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, accept_sparse="csr")
         weights = weights_of(sample_weight, X)
-        self._fit(X, y.reshape(len(X), -1).astype(np.float64), weights, flat=y.ndim == 1)
+        self._fit(X, y.reshape(len(X), -1), weights, flat=y.ndim == 1)
         self._unweighted = self._outputs(X[weights == 0]) if not weights.all() else np.empty((0, self._shape[1]))
         return self
 
@@ -322,9 +321,7 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
 
         An indicator matrix y, (n, labels), of zeros and ones gives every row any number of labels.
         """
-        refuse_mixed(y)
         X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, accept_sparse="csr")
-        check_classification_targets(y)
         if type_of_target(y) == "multiclass-multioutput":
             raise InvalidInputError(
                 "labels are one column, or an indicator matrix; for more take MultiOutputClassifier"

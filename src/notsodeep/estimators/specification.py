@@ -14,12 +14,14 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
+from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor, nn
 
 from .._arguments import check_settings, isolation
-from .._arrays import as_device
+from .._arrays import as_device, as_numbers
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import DEQ, Specification
@@ -104,9 +106,15 @@ def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
     """Return X, or X and y, as scikit-learn checks them; sparse rows, where they are accepted, become dense."""
     if any(str(kind) == "category" for kind in getattr(data[0], "dtypes", ()) if hasattr(data[0], "columns")):
         raise InvalidInputError("X has columns of categories; encode them first, with sklearn's OneHotEncoder")
-    data = (flattened(estimator.network, data[0]), *data[1:])
-    with _refused(data):
+    data = tuple(_plain(part) for part in (flattened(estimator.network, data[0]), *data[1:]))
+    if len(data) > 1 and is_classifier(estimator):
+        _refuse_mixed(data[1])
+    with _refused(data), np.errstate(over="ignore", invalid="ignore"):  # sums of large numbers are looked at again
         found = validate_data(estimator, *data, **wanted)
+        if isinstance(found, tuple) and is_classifier(estimator):
+            check_classification_targets(found[1])
+        elif isinstance(found, tuple):
+            found = found[0], found[1].astype(np.float64)
     X = found[0] if isinstance(found, tuple) else found
     if not scipy.sparse.issparse(X):
         return found
@@ -117,12 +125,21 @@ def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
     return (X.toarray(), *found[1:]) if isinstance(found, tuple) else X.toarray()
 
 
+def _plain(part: Any) -> Any:
+    """Return what scikit-learn reads as it is meant: it takes no gradients, no short floats, and ignores masks."""
+    if np.ma.is_masked(part):
+        raise InvalidInputError("masked entries are no numbers; remove or impute these rows")
+    if not isinstance(part, Tensor) or part.is_complex():
+        return part
+    return as_numbers(part, "a tensor").detach().resolve_neg() if part.is_floating_point() else part
+
+
 def flattened(network: Any, X: Any) -> Any:
     """Return images as rows, where an estimator's network takes images."""
     return network.flattened(X) if isinstance(network, Specification) else X
 
 
-def refuse_mixed(y: Any) -> None:
+def _refuse_mixed(y: Any) -> None:
     """Refuse labels that cannot be put in order: None, and text beside numbers."""
     flat = np.asarray(y, dtype=object).ravel() if isinstance(y, list | tuple) else np.asarray(y).ravel()
     if y is None or flat.dtype != object:
@@ -136,7 +153,7 @@ def refuse_mixed(y: Any) -> None:
 def weights_of(sample_weight: Any, X: Any) -> Any:
     """Return one weight for each row, none of them negative."""
     with _refused((sample_weight,)):
-        return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return _check_sample_weight(_plain(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
 
 
 @contextlib.contextmanager

@@ -130,6 +130,8 @@ def shared_coefficients(function: Function, tau: Tensor, panels: Panels, terms: 
 def _octave(scale: float, panels: Panels) -> tuple[float, Panels]:
     """Return the scale rounded up, so that few rules serve many; those of f(c x) are those of f at another scale."""
     base, stretch = panels.unstretched()
+    if not stretch * scale < 1e300:
+        raise ConvergenceError("the pre-activations are beyond the range of float64; scale the inputs down")
     return 2.0 ** math.ceil(math.log2(max(stretch * scale, 1e-3))), base
 
 

@@ -208,13 +208,13 @@ def _equilibrium_layers(window: Window, inner: Tensor) -> Levels:
         maps = field_maps(phi, top)
 
         def step(q: Tensor, maps: FieldMaps = maps) -> Tensor:
-            return source + sigma_a2 * window(maps.own(q)[0])
+            return source + sigma_a2 * window(maps.own(q.clamp_max(maps.top**2))[0])  # beyond, tables are no numbers
 
         q = _solve(window, step, source, 0.4 * _tolerance(source))  # more exactly than what depends on them
         if _rounded(q) <= maps.top:
             yield maps, q
             return
-        top = 2.0 * top
+        top = max(2.0 * top, _rounded(q))
 
 
 def _rounded(q: Tensor) -> float:

@@ -200,7 +200,7 @@ def naming(what: str, x: Tensor) -> Iterator[None]:
         yield
     except NotSoDeepError:
         raise
-    except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+    except Exception as error:
         several = isinstance(error, TypeError) and "argument" in str(error)
         hint = ". Rows are one array: a model of several inputs takes them joined, and splits them itself"
         told = f"{what} fails on rows of shape {tuple(x.shape)} and {x.dtype}: {error}{hint if several else ''}"

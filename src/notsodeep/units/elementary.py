@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._arguments import positive_int
 from ..activations.base import Parity
 from ..activations.panels import LIMITS
 from ..errors import ActivationError
@@ -30,8 +31,10 @@ class Basis:
     parity: Parity | None = None  # if only functions of one parity are taken
 
     def __post_init__(self) -> None:
-        if not (self.alpha > 0 and self.degree >= 1 and self.singular >= 0 and self.order in (0, 1, 2)):
-            raise ActivationError(f"a basis needs alpha > 0, degree >= 1, singular >= 0, order 0, 1 or 2; got {self!r}")
+        positive_int("degree", self.degree, 1, LIMITS.degree)
+        positive_int("singular", self.singular, 0, LIMITS.degree)
+        if not (1e-3 <= self.alpha <= 2.0 and self.order in (0, 1, 2)):  # tables grow with alpha
+            raise ActivationError(f"a basis needs alpha from 0.001 to 2 and order 0, 1 or 2; got {self!r}")
         if self.parity not in (None, "odd", "even"):
             raise ActivationError(f"parity must be 'odd', 'even' or None, got {self.parity!r}")
 
