@@ -457,7 +457,7 @@ class Points:
             levels = {kernel: table.level(kernel, torch.float64) for kernel in names}
             found = {k: self._sum(level, k, i, j, level.from_end(sign, angle)) for k, level in levels.items()}
             yield torch.arange(len(angle), device=angle.device), found
-        elif self.capped:
+        elif self.capped and not (len(angle) <= LIMITS.few_pairs and self.spec.network.closed):
             with one_thread():
                 cap = self.cap(sign)
                 groups = list(cap.intervals(angle))
