@@ -38,10 +38,13 @@ class Cap:
         self.table, self.names, self.scale = table, table.kernels, table.norms
         self.spec = KernelSpec(spec.network, self.names, spec.rates)
         wide = math.log(self.scale.high / self.scale.low)
-        far = spec.network.kinked and any(set(phi.kinks) - {0.0} for phi in spec.network.activations)
-        self.sign = sign
-        self._set_size(1 if self.scale.single else min(_MOST, 8 + math.ceil(7.0 * wide) * (3 if far else 1)))
         largest = self.scale.high * math.sqrt(spec.network.variances[1])
+        # whether kinks off zero are met, by points of different norms at angles that are not zero
+        self.far = not self.scale.single and any(
+            0.0 < abs(c) < 9.5 * largest for phi in spec.network.activations for c in phi.kinks
+        )
+        self.sign = sign
+        self._set_size(1 if self.scale.single else min(_MOST, 8 + math.ceil(7.0 * wide) * (3 if self.far else 1)))
         # the end of the first interval: within it nothing happens to functions of inputs at this scale
         self.first = 2.0 ** -max(1, math.ceil(math.log2(max(1.0, 2.0 * largest))))
         self._levels: dict[int, dict[Kernel, Level] | None] = {}
@@ -94,7 +97,7 @@ class Cap:
             return self._levels[number]
 
     def _build(self, start: float, end: float) -> dict[Kernel, Level] | None:
-        if end > math.pi:
+        if end > math.pi or (start == 0.0 and self.far):
             return None
         smooth, terms = not self.spec.network.kinked, LIMITS.cap_angles
         while True:
