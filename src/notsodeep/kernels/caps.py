@@ -197,7 +197,9 @@ def solve_lack(
     (bx, by), (ex, ey) = drive, fixed.sigma_a2 * own
     bound, input = product_root(bx + ex, by + ey), product_root(bx, by)
     room = (bx * ey + by * ex + ex * ey) / (bound + input) + input * apart
-    lack, last = torch.minimum(room, bound), math.inf
+    # parallel points have the root of E[phi^2] E[phi'^2] in common
+    start = torch.maximum(room - product_root(ex, ey), input * apart) if sign > 0 else room
+    lack, last = torch.minimum(start, bound), math.inf
     for _ in range(LIMITS.steps):
         value, slope = layer(lack / bound)
         move = (lack - room + sign * fixed.sigma_a2 * value) / (1.0 - fixed.sigma_a2 * slope).clamp_min(1e-3)
@@ -314,7 +316,7 @@ class _Graded(LayerMaps):
         if set(self.phi.kinks) <= {0.0}:
             low, high = 0.0, max(high, math.asinh(1.6 * self.domain.widest / self.bend))
         else:  # for points of different norms, kinks off zero meet at angles that are not zero
-            low, high = min(0.8 * low, self.ends[0]), max(high, self.ends[1])
+            low = 0.8 * low
         high = min(high + 0.1, math.asinh(2.0 / self.bend))
         sizes = (16, 24, 32, 48, 64, 96, 128, 192)
         likely = sum(size < 12.0 + 10.0 * (high - low) for size in sizes[:-1])
