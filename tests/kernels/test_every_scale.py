@@ -144,6 +144,24 @@ def test_sines_at_every_distance_in_arbitrary_precision(b, c):
             assert abs(float(sine_ntk(X[i], X[j], 0.1, b, c) - K[i, j])) < tolerance() * (K[i, i] * K[j, j]) ** 0.5
 
 
+@pytest.mark.parametrize("scale", [15.0, 25.0, 45.0, 1e4])
+def test_near_duplicates_have_the_angle_of_their_difference(scale):
+    """NTK of one layer of erf: the arc-sine law (Williams, 1997) in arbitrary precision."""
+    X = np.random.default_rng(7).standard_normal((80, 12))
+    X[40:] = X[:40] + np.geomspace(1e-6, 1e-1, 40)[:, None] * X[40:]
+    X *= scale / np.linalg.norm(X, axis=1, keepdims=True)
+    K = nsd.ntk(nsd.ENN(["erf"]), X)
+    for i in range(40):
+        with mp.workdps(40):
+            xx, yy, xy = (
+                mp.fsum(mp.mpf(u) * v for u, v in zip(X[a], X[b], strict=True))
+                for a, b in ((i, i), (i + 40, i + 40), (i, i + 40))
+            )
+            room = (1 + 2 * xx) * (1 + 2 * yy)
+            exact = 2 / mp.pi * mp.asin(2 * xy / mp.sqrt(room)) + xy * 4 / mp.pi / mp.sqrt(room - 4 * xy**2)
+        assert abs(float(exact - K[i, i + 40])) < tolerance() * (K[i, i] * K[i + 40, i + 40]) ** 0.5
+
+
 @pytest.mark.parametrize("short", [1e-98, 1e-30, 1e-3])
 @pytest.mark.parametrize("long", [1e8, 1e13, 1e60, 1e100])
 def test_short_rows_beside_long_ones(short, long):

@@ -19,7 +19,7 @@ class Limits:
     steep_cosine: float = 1.0 - 1e-4  # beyond it the derivative of an arcsine amplifies the rounding of a table
     mixed_variance: float = 0.1  # above it Hermite series are longer than a double sum of closed forms
     blurred_scale: float = 20.0  # scales beyond which the rounding of a covariance is seen in nearly parallel points
-    steep_scale: float = 50.0  # scales of inputs from which smooth kernels need angles from the rows themselves
+    steep_scale: float = 20.0  # scales of inputs from which smooth kernels need angles from the rows themselves
     long_bias: float = 1e8  # a variance of the bias beside that of the inputs, which hides their angles
     far_square: float = 60.0  # squared scales of inputs beyond which series do not reach equal points any more
     many_norms: int = 200  # norms at which a function of them is worth a series
