@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 
+import mpmath as mp
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.kernels import pairwise
+from notsodeep.kernels.pointwise import KernelSpec
 
 KINDS = ("ck", "ntk", "ntk_frozen")
 
@@ -101,6 +103,63 @@ def test_rows_beside_a_large_bias_or_a_long_row_against_single_entries(name, b, 
         assert float(error[~near].max()) <= tolerance()
         # tangent kernels with kinks are cones, and single entries know nearly equal rows by a rounded inner product
         assert float(error.max()) <= tolerance(amplified=1000.0)
+
+
+@pytest.mark.parametrize("name", ["silu", "hard_tanh", "sin"])
+def test_a_few_long_rows_have_a_table_with_the_others(name, monkeypatch):
+    X = np.random.default_rng(5).standard_normal((300, 60)) / 60**0.5
+    X[:5] *= np.array([50.0, 100.0, 200.0, 500.0, 1000.0])[:, None]
+    network, alone, single = nsd.DEQ(name, 0.1, 0.8), [], KernelSpec.pairwise
+    monkeypatch.setattr(KernelSpec, "pairwise", lambda *given: alone.append(given[3].numel()) or single(*given))
+    K = nsd.ntk(network, X)
+    assert sum(alone) < 32
+    products = torch.from_numpy(X[:5] @ X.T)
+    s = torch.from_numpy((X**2).sum(1))
+    exact = pairwise(network, s[:5, None], s, products, ("ntk",))["ntk"].numpy()
+    own, far = np.diagonal(K), np.arange(300) >= 5
+    assert (np.abs(K[:5] - exact)[:, far] / np.sqrt(own[:5, None] * own)[:, far]).max() < tolerance()
+
+
+def sine_ntk(x: np.ndarray, y: np.ndarray, sigma_a2: float, sigma_b2: float, sigma_c2: float) -> mp.mpf:
+    """NTK of a DEQ of sines: E[sin sin] = exp(-(qx + qy) / 2) sinh(lam), E[cos cos] = exp(-(qx + qy) / 2) cosh(lam)."""
+    a = mp.mpf(sigma_a2)
+    xx, yy, xy = (
+        sigma_b2 * mp.fsum(mp.mpf(u) * v for u, v in zip(*p, strict=True)) + sigma_c2 for p in ((x, x), (y, y), (x, y))
+    )
+    qx, qy, lam = xx, yy, xy
+    for _ in range(60):
+        qx, qy = (q0 + a * (1 - mp.exp(-2 * q)) / 2 for q0, q in ((xx, qx), (yy, qy)))
+        lam = xy + a * mp.exp(-(qx + qy) / 2) * mp.sinh(lam)
+    value, slope = (mp.exp(-(qx + qy) / 2) * f(lam) for f in (mp.sinh, mp.cosh))
+    return value + lam * slope / (1 - a * slope)
+
+
+@pytest.mark.parametrize(("b", "c"), [(1.0, 1e4), (30.0, 100.0), (1000.0, 0.0)])
+def test_sines_at_every_distance_in_arbitrary_precision(b, c):
+    X = np.random.default_rng(6).standard_normal((60, 12)) / 12**0.5
+    X[30:] = X[:30] + np.geomspace(1e-8, 0.3, 30)[:, None] * X[30:]
+    K = nsd.ntk(nsd.DEQ("sin", 0.1, b, c), X)
+    with mp.workdps(60):
+        for i, j in ((0, 30), (8, 38), (16, 46), (20, 50), (24, 54), (29, 59), (1, 2), (3, 40)):
+            assert abs(float(sine_ntk(X[i], X[j], 0.1, b, c) - K[i, j])) < tolerance() * (K[i, i] * K[j, j]) ** 0.5
+
+
+@pytest.mark.parametrize("scale", [15.0, 25.0, 45.0, 1e4])
+def test_near_duplicates_have_the_angle_of_their_difference(scale):
+    """NTK of one layer of erf: the arc-sine law (Williams, 1997) in arbitrary precision."""
+    X = np.random.default_rng(7).standard_normal((80, 12))
+    X[40:] = X[:40] + np.geomspace(1e-6, 1e-1, 40)[:, None] * X[40:]
+    X *= scale / np.linalg.norm(X, axis=1, keepdims=True)
+    K = nsd.ntk(nsd.ENN(["erf"]), X)
+    for i in range(40):
+        with mp.workdps(40):
+            xx, yy, xy = (
+                mp.fsum(mp.mpf(u) * v for u, v in zip(X[a], X[b], strict=True))
+                for a, b in ((i, i), (i + 40, i + 40), (i, i + 40))
+            )
+            room = (1 + 2 * xx) * (1 + 2 * yy)
+            exact = 2 / mp.pi * mp.asin(2 * xy / mp.sqrt(room)) + xy * 4 / mp.pi / mp.sqrt(room - 4 * xy**2)
+        assert abs(float(exact - K[i, i + 40])) < tolerance() * (K[i, i] * K[i + 40, i + 40]) ** 0.5
 
 
 @pytest.mark.parametrize("short", [1e-98, 1e-30, 1e-3])

@@ -90,9 +90,9 @@ def test_two_lines_have_nothing_beside_them(name):
 def test_an_own_function_without_straight_tails():
     """Growth like a root, far out: the Hermite series of the layer do not converge there."""
     phi = nsd.activation(lambda x: torch.sqrt(1.0 + x * x) - 1.0)
-    s, angles = torch.tensor([25.0, 40.0], dtype=torch.float64), torch.tensor([0.03, 0.3], dtype=torch.float64)
+    s, angles = torch.tensor([25.0, 40.0], dtype=torch.float64), torch.tensor([0.03, 0.3, 2.9], dtype=torch.float64)
     grid = pair_grid(phi, s, angles)
-    i, j, k = torch.cartesian_prod(*(torch.arange(2),) * 3).T
+    i, j, k = torch.cartesian_prod(torch.arange(2), torch.arange(2), torch.arange(3)).T
     found = Layer(phi, s[i] ** 2, s[j] ** 2).both(s[i] * s[j] * angles[k].cos())
     for part, exact in zip(grid, found, strict=True):
         assert float((part[i, j, k] - exact).abs().max()) < tolerance() * float(exact.abs().max())
@@ -121,6 +121,40 @@ def test_near_duplicates_need_no_integrals_entry_by_entry(name, sigma_b2, monkey
     # entry by entry the angle comes from a rounded covariance: 1e-16 of it is this many squared lengths of a feature
     room = tolerance(amplified=max(1.0, sigma_b2 * float(sx.max()) / 1e3))
     assert (np.abs(K[i, j] - exact) / np.sqrt(K[i, i] * K[j, j])).max() < room
+
+
+def test_nearly_parallel_long_rows_of_an_own_function_by_a_product_rule(monkeypatch):
+    """At scales of 1e4, where the features of the function are seen at angles of 1e-4."""
+    x, w = np.polynomial.legendre.leggauss(20)
+
+    def normal(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        half = 0.5 * np.diff(edges)[:, None]
+        z = (edges[:-1, None] + half * (1.0 + x)).ravel()
+        return z, (half * w).ravel() * np.exp(-0.5 * z * z) / (2.0 * np.pi) ** 0.5
+
+    places = np.geomspace(1e-6, 9.5, 60)
+    z, wz = normal(np.concatenate([-places[::-1], [0.0], places]))
+    eta, weta = normal(np.linspace(-9.5, 9.5, 40))
+    phi, slope = (lambda t: np.sqrt(1.0 + t * t) - 1.0), (lambda t: t / np.sqrt(1.0 + t * t))
+    X = 1e4 * rows_with_near_duplicates() / 20**0.5
+    monkeypatch.setattr(KernelSpec, "pairwise", None)
+    K = nsd.ntk(nsd.DEQ(lambda t: torch.sqrt(1.0 + t * t) - 1.0, 0.1, 1.0), X)
+    for i in (0, 8, 20, 30):
+        (xx, yy), off, apart = (X[k] @ X[k] for k in (i, i + 55)), X[i] + X[i + 55], X[i] - X[i + 55]
+        qx, qy, unlike, distance = xx, yy, apart @ off, apart @ apart
+        for _ in range(20):  # distance = E(u - v)^2 and unlike = E u^2 - E v^2: what is rounded are small numbers
+            u, v = (phi(q**0.5 * z) for q in (qx, qy))
+            qx, qy, unlike = xx + 0.1 * u**2 @ wz, yy + 0.1 * v**2 @ wz, apart @ off + 0.1 * ((u - v) * (u + v)) @ wz
+        for _ in range(15):
+            room = (distance * (2.0 * (qx + qy) - distance) - unlike**2) / (4.0 * qx * qy)  # 1 - rho^2
+            lam = 0.5 * (qx + qy - distance)
+            v = qy**0.5 * (lam / (qx * qy) ** 0.5 * z[:, None] + max(room, 0.0) ** 0.5 * eta)
+            distance = apart @ apart + 0.1 * wz @ (phi(qx**0.5 * z)[:, None] - phi(v)) ** 2 @ weta
+        value = (phi(qx**0.5 * z) * wz) @ (phi(v) @ weta)
+        steep = (slope(qx**0.5 * z) * wz) @ (slope(v) @ weta)
+        exact = value + lam * steep / (1.0 - 0.1 * steep)
+        # series near r = 1 may be wrong by ``cap_error``, 2e-12, between the nodes of the norms and of the angle
+        assert abs(K[i, i + 55] - exact) < tolerance(amplified=4.0) * (K[i, i] * K[i + 55, i + 55]) ** 0.5
 
 
 @pytest.mark.parametrize("name", ["hard_swish", "hard_tanh"])

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -322,6 +323,19 @@ print(peak() - before)
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert float(run.stdout) < 64 + 64  # the second half: code that is loaded on first use
+
+
+def test_entries_that_the_table_leaves_open_are_written_last(monkeypatch):
+    """Also those of a tile behind which the list is full."""
+    rows = np.random.default_rng(0).standard_normal((150, 8))
+    rows[75:] = rows[:75] + 1e-3 * rows[75:]
+    network, i, j = nsd.DEQ("selu", 0.033, 10.0), np.arange(75), np.arange(75, 150)
+    S = exact_products(rows)
+    s = S.diagonal()
+    exact = pairwise(network, s[i], s[j], S[i, j], ("ntk",))["ntk"].numpy()
+    monkeypatch.setattr(tiles, "LIMITS", replace(tiles.LIMITS, open_entries=10))
+    K = nsd.ntk(network, rows)
+    assert (np.abs(K[i, j] - exact) / np.sqrt(K[i, i] * K[j, j])).max() < tolerance(amplified=10.0)
 
 
 def test_tiles_of_several_threads_are_those_of_one(digits):

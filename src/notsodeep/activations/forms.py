@@ -76,13 +76,17 @@ def gelu_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
 def wave_pair(qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
     """Return E[sin(u) sin(v)] and E[cos(u) cos(v)]."""
     rho = correlation(qx, qy, lam)
-    rx, ry = torch.sqrt(qx), torch.sqrt(qy)
-    lam = rho * rx * ry
+    return wave_means(torch.sqrt(qx), torch.sqrt(qy), 1.0 - rho, 1.0 + rho)
+
+
+def wave_means(rx: Tensor, ry: Tensor, below: Tensor, above: Tensor) -> Dual:
+    """The same from the deviations of both, 1 - rho and 1 + rho."""
+    lam = 0.5 * (above - below) * rx * ry
     # (qx + qy) / 2 -+ lam = ((rx -+ ry)^2) / 2 + (1 -+ rho) rx ry, without cancellation
-    plus = torch.exp(-0.5 * (rx - ry) ** 2 - (1.0 - rho) * rx * ry)
-    minus = torch.exp(-0.5 * (rx - ry) ** 2 - (1.0 + rho) * rx * ry)
+    plus = torch.exp(-0.5 * (rx - ry) ** 2 - below * rx * ry)
+    minus = torch.exp(-0.5 * (rx - ry) ** 2 - above * rx * ry)
     # sinh for small arguments, where the difference of exponentials would cancel
-    small = torch.sinh(lam.clamp(-0.5, 0.5)) * torch.exp(-0.5 * (qx + qy))
+    small = torch.sinh(lam.clamp(-0.5, 0.5)) * torch.exp(-0.5 * (rx * rx + ry * ry))
     return torch.where(lam.abs() < 0.5, small, 0.5 * (plus - minus)), 0.5 * (plus + minus)
 
 

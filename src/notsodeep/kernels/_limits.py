@@ -19,7 +19,7 @@ class Limits:
     steep_cosine: float = 1.0 - 1e-4  # beyond it the derivative of an arcsine amplifies the rounding of a table
     mixed_variance: float = 0.1  # above it Hermite series are longer than a double sum of closed forms
     blurred_scale: float = 20.0  # scales beyond which the rounding of a covariance is seen in nearly parallel points
-    steep_scale: float = 50.0  # scales of inputs from which smooth kernels need angles from the rows themselves
+    steep_scale: float = 20.0  # scales of inputs from which smooth kernels need angles from the rows themselves
     long_bias: float = 1e8  # a variance of the bias beside that of the inputs, which hides their angles
     far_square: float = 60.0  # squared scales of inputs beyond which series do not reach equal points any more
     many_norms: int = 200  # norms at which a function of them is worth a series
@@ -27,7 +27,9 @@ class Limits:
     panel_share: int = 16  # entries of a tile, for each of those that are cheaper one by one than the whole tile
     cap_error: float = 2e-12  # what they may be wrong between their nodes, beside the diagonal
     many_pairs: float = 1024.0  # pairs for which a table that takes long to build is worth looking for
-    pairs_at_once: int = 4096  # pairs evaluated entry by entry at once: series of 2048 terms for each are 64 megabytes
+    pairs_at_once: int = 1 << 14  # pairs evaluated entry by entry at once: they share what is known of their norms
+    terms_at_once: int = 1 << 23  # terms of the series of pairs held at once: 64 megabytes
+    few_pairs: int = 16  # nearly parallel pairs that closed forms serve sooner than series
     field_entries: int = 1 << 17  # positions times pairs of images solved together: their fields fit a core's cache
     open_entries: int = 1 << 18  # entries that wait until they are evaluated one by one
     held_numbers: int = 1 << 22  # numbers in the norm factors of rows that are stored: 32 megabytes

@@ -19,11 +19,12 @@ from torch import Tensor
 
 from .._chebyshev import needed, nodes, series_sum, to_coefficients
 from ..activations import Activation
+from ..activations.forms import wave_means
 from ..networks import Kernel
 from ..networks.nodes import FixedPoint, KernelState, LayerMaps
 from ._limits import LIMITS
 from .expectations import Layer
-from .pointwise import KernelSpec, OnDiagonal, TensorDomain, equilibrium_variance, mean_square
+from .pointwise import KernelSpec, OnDiagonal, TensorDomain, equilibrium_variance
 from .table import Level, Table, product_root
 from .tabulate import Nodes, Unresolved, closed_enough, layer_values
 
@@ -37,10 +38,13 @@ class Cap:
         self.table, self.names, self.scale = table, table.kernels, table.norms
         self.spec = KernelSpec(spec.network, self.names, spec.rates)
         wide = math.log(self.scale.high / self.scale.low)
-        far = spec.network.kinked and any(set(phi.kinks) - {0.0} for phi in spec.network.activations)
-        self.sign = sign
-        self._set_size(1 if self.scale.single else min(_MOST, 8 + math.ceil(7.0 * wide) * (3 if far else 1)))
         largest = self.scale.high * math.sqrt(spec.network.variances[1])
+        # whether kinks off zero are met, by points of different norms at angles that are not zero
+        self.far = not self.scale.single and any(
+            0.0 < abs(c) < 9.5 * largest for phi in spec.network.activations for c in phi.kinks
+        )
+        self.sign = sign
+        self._set_size(1 if self.scale.single else min(_MOST, 8 + math.ceil(7.0 * wide) * (3 if self.far else 1)))
         # the end of the first interval: within it nothing happens to functions of inputs at this scale
         self.first = 2.0 ** -max(1, math.ceil(math.log2(max(1.0, 2.0 * largest))))
         self._levels: dict[int, dict[Kernel, Level] | None] = {}
@@ -93,7 +97,7 @@ class Cap:
             return self._levels[number]
 
     def _build(self, start: float, end: float) -> dict[Kernel, Level] | None:
-        if end > math.pi:
+        if end > math.pi or (start == 0.0 and self.far):
             return None
         smooth, terms = not self.spec.network.kinked, LIMITS.cap_angles
         while True:
@@ -193,12 +197,15 @@ def solve_lack(
     (bx, by), (ex, ey) = drive, fixed.sigma_a2 * own
     bound, input = product_root(bx + ex, by + ey), product_root(bx, by)
     room = (bx * ey + by * ex + ex * ey) / (bound + input) + input * apart
-    lack = torch.minimum(room, bound)
+    # parallel points have the root of E[phi^2] E[phi'^2] in common
+    start = torch.maximum(room - product_root(ex, ey), input * apart) if sign > 0 else room
+    lack, last = torch.minimum(start, bound), math.inf
     for _ in range(LIMITS.steps):
         value, slope = layer(lack / bound)
         move = (lack - room + sign * fixed.sigma_a2 * value) / (1.0 - fixed.sigma_a2 * slope).clamp_min(1e-3)
         lack = torch.minimum((lack - move).clamp_min(0.0), 2.0 * bound)
-        if float((move.abs() / bound).max()) <= LIMITS.tolerance:
+        before, last = last, float((move.abs() / bound).max())
+        if last <= LIMITS.tolerance or before <= last <= 25.0 * LIMITS.tolerance:  # what is evaluated knows no better
             return lack, bound
     raise Unresolved
 
@@ -213,8 +220,7 @@ class LayerSeries:
         self.graded = known[0] if known else _Graded(cap.domain, self.phi, equilibrium_variance(deq, cap.at**2))
         self.graded.near(torch.zeros(1, dtype=torch.float64))  # which finds its series
         self.graded = copy.copy(self.graded)  # others may have to widen it
-        roots = torch.stack(OnDiagonal(self.phi).both(self.graded.q)).sqrt()[:, cap.domain.pairs].prod(1)
-        self.levels = cap.in_norms(self.graded.series.squeeze(-1).permute(1, 2, 0) / roots[..., None])
+        self.levels = cap.in_norms(self.graded.series.squeeze(-1).permute(1, 2, 0) / self.graded.sizes)
 
     def kernels(
         self, names: tuple[Kernel, ...], nx: Tensor, ny: Tensor, angle: Tensor
@@ -276,7 +282,8 @@ class _Graded(LayerMaps):
         if float(q.min()) <= 0.0:
             raise Unresolved
         self.domain, self.phi, self.q = domain, phi, q
-        self.root, self.own = product_root(*q[domain.pairs])[:, None], mean_square(phi, "value", q)
+        self.root, whole = product_root(*q[domain.pairs])[:, None], torch.stack(OnDiagonal(phi).both(q))
+        self.own, self.sizes = whole[0], whole.sqrt()[:, domain.pairs].prod(1)[..., None]
         self.bend = 1.0 / max(1.0, float(q.max()) ** 0.5)
         self.ends, self.series, self.hopeless = (math.inf, 0.0), torch.empty(0), False
 
@@ -286,6 +293,9 @@ class _Graded(LayerMaps):
 
     def near(self, apart: Tensor) -> tuple[Tensor, Tensor]:
         """Return E[phi phi] and E[phi' phi'] at 1 - |rho|."""
+        if self.phi.is_wave:
+            ends = (apart, 2.0 - apart) if self.domain.sign > 0 else (2.0 - apart, apart)
+            return wave_means(*self.q[self.domain.pairs].sqrt()[..., None], *ends)
         low, high = torch.aminmax(self._place(apart))
         if float(low) < self.ends[0] or float(high) > self.ends[1]:
             self._prepare(float(low), float(high))
@@ -306,10 +316,8 @@ class _Graded(LayerMaps):
         if set(self.phi.kinks) <= {0.0}:
             low, high = 0.0, max(high, math.asinh(1.6 * self.domain.widest / self.bend))
         else:  # for points of different norms, kinks off zero meet at angles that are not zero
-            low, high = min(0.8 * low, self.ends[0]), max(high, self.ends[1])
+            low = 0.8 * low
         high = min(high + 0.1, math.asinh(2.0 / self.bend))
-        # functions that settle on straight lines keep their digits far out, others see the rounding of their argument
-        rounding = 0.0 if self.phi.tails() is not None else LIMITS.tolerance / self.bend
         sizes = (16, 24, 32, 48, 64, 96, 128, 192)
         likely = sum(size < 12.0 + 10.0 * (high - low) for size in sizes[:-1])
         for size in sizes[likely : likely + 2]:
@@ -318,10 +326,14 @@ class _Graded(LayerMaps):
             angles = angles if self.domain.sign > 0 else math.pi - angles
             values = layer_values(self.phi, self.q, self.domain.pairs, angles)
             series = torch.tensor(to_coefficients(size)) @ values.transpose(1, 2)
-            relative = series.abs() / series.abs().amax(1, keepdim=True).clamp_min(1e-300)
-            length = needed(relative.transpose(0, 1), max(0.02 * LIMITS.cap_error, rounding))
+            relative = (series.abs() / self.sizes.mT.clamp_min(1e-300)).transpose(0, 1)
+            length = needed(relative, 0.02 * LIMITS.cap_error)
             if length <= size - 3:
-                self.ends, self.series = (low, high), series[:, :length].transpose(0, 1)[..., None].contiguous()
-                return
+                break
+        else:  # functions that do not settle on straight lines see the rounding of their argument
+            length = needed(relative, 0.0 if self.phi.tails() is not None else LIMITS.tolerance / self.bend)
+        if length <= size - 3:
+            self.ends, self.series = (low, high), series[:, :length].transpose(0, 1)[..., None].contiguous()
+            return
         self.hopeless = low == 0.0  # another time it would be the same
         raise Unresolved

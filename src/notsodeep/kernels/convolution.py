@@ -68,7 +68,7 @@ def _jobs(left: Images, right: Images, symmetric: bool) -> tuple[int, Iterator[t
     """The blocks of a matrix, each with all shifts, and their number; of images with themselves d and -d are one."""
     entries = LIMITS.field_entries * (512 if left.pixels.is_cuda else 1)  # a GPU wants larger blocks than a cache
     if any(isinstance(m, EntryMaps) and not m.closed for m, _ in left.layers):  # slow: soon announced
-        entries = LIMITS.pairs_at_once
+        entries = LIMITS.pairs_at_once // 4
     side = max(1, math.isqrt(entries // left.network.positions))
     starts = itertools.product(range(0, len(left), side), range(0, len(right), side))
     blocks = [(slice(i, i + side), slice(j, j + side)) for i, j in starts if not symmetric or i <= j]

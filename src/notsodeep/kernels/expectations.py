@@ -34,7 +34,7 @@ def expectations(layer: Layer, f: Sequence[Part], g: Sequence[Part], rho: Tensor
         sure = torch.stack([_series_holds(terms, layer, *pair, rho) for pair in zip(f, g, strict=True)]).all(0)
         if bool(sure.any()):
             some = layer if bool(sure.all()) else layer.subset(sure)
-            found = [_power_sum(some.products(*pair, terms), rho[sure]) for pair in zip(f, g, strict=True)]
+            found = [_series(some, *pair, terms, rho[sure]) for pair in zip(f, g, strict=True)]
             out[:, left[sure]] = torch.stack(found)
             left, layer, rho = left[~sure], layer.subset(~sure), rho[~sure]
         if not len(left):
@@ -85,6 +85,14 @@ def _part_coefficients(phi: Activation, part: Part, q: Tensor, terms: int) -> Te
         out[:, 1:] += root[1:-1] * inner[:, :-2]
         return out * q.sqrt()[:, None]
     return function_coefficients(function_of(phi, part), q.sqrt(), phi.panels(), terms)
+
+
+def _series(layer: Layer, f: Part, g: Part, terms: int, rho: Tensor) -> Tensor:
+    """Sum the series of all pairs, as many at a time as fit into memory."""
+    parts = torch.arange(len(rho)).split(max(1, LIMITS.terms_at_once // terms))
+    if len(parts) == 1:
+        return _power_sum(layer.products(f, g, terms), rho)
+    return torch.cat([_power_sum(layer.subset(part).products(f, g, terms), rho[part]) for part in parts])
 
 
 def _power_sum(terms: Tensor, rho: Tensor) -> Tensor:
@@ -166,8 +174,7 @@ class Layer:
         if key in self._terms:
             return self._terms[key]
         products = self.coefficients(f, terms)[0].T[:, ix] * self.coefficients(g, terms)[0].T[:, iy]
-        if products.numel() <= 1 << 23:  # 64 megabytes
-            self._terms[key] = products
+        self._terms[key] = products
         return products
 
     # -- expectations --------------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ def pair_grid(phi: Activation, scales: Tensor, angles: Tensor) -> Tensor:
     """E[phi phi] and E[phi' phi'] at standard deviations (n,) and angles (m,) between the points: (2, n, n, m)."""
     smoothing = smoothed(phi)
     out = torch.empty(2, len(scales), len(scales), len(angles), dtype=torch.float64)
+    mirrored = {"odd": (-1.0, 1.0), "even": (1.0, -1.0)}.get(phi.parity or "")  # of both functions, at -z
     acute, done = torch.minimum(angles, math.pi - angles), -1.0
     for k in acute.argsort().tolist():
         if float(acute[k]) - done > 1e-15:  # an angle and its supplement have the same nodes
@@ -121,9 +122,16 @@ def pair_grid(phi: Activation, scales: Tensor, angles: Tensor) -> Tensor:
             near = 2.0 * math.sin(0.5 * done) ** 2  # 1 - |rho|
             shared, own = math.sqrt(1.0 - near), math.sqrt(near)
             z, weights = smoothing.outer(scales, shared, own)
+            if mirrored is None:
+                z, weights = torch.cat([-z.flip(0), z]), torch.cat([weights.flip(0), weights])
+            else:
+                weights = 2.0 * weights
             mean, noise = shared * scales[:, None] * z, (own * scales)[:, None].expand(-1, len(z))
             both = smoothing.at(("value", "slope"), mean.flatten(), noise.flatten()).view(2, *mean.shape)
-        other = both if float(angles[k]) <= 0.5 * math.pi else both.flip(2)  # the nodes are symmetric
+        if float(angles[k]) <= 0.5 * math.pi:
+            other = both
+        else:
+            other = both.flip(2) if mirrored is None else both * both.new_tensor(mirrored)[:, None, None]
         out[..., k] = (both * weights) @ other.mT
     return out
 
@@ -276,7 +284,7 @@ class Smoothing:
 
     # -- the shared variable ---------------------------------------------------------------------------------
     def outer(self, scales: Tensor, shared: float, own: float) -> tuple[Tensor, Tensor]:
-        """Symmetric nodes of Z, and weights with its density, that resolve the smoothed functions of all scales."""
+        """Positive nodes of Z, and weights with its density, that resolve the smoothed functions of all scales."""
         low, high, blur = float(scales.min()) * shared, float(scales.max()) * shared, own / shared
         cuts = self.cuts(_SPAN * high)
         if len(cuts) > LIMITS.panels_of_a_grid:
@@ -307,8 +315,7 @@ class Smoothing:
             places.append((at[:, None] + blur * _RIPPLE).abs().flatten())
         all_edges = torch.unique(torch.cat(places))
         z_nodes, weights = panel_nodes(all_edges[all_edges <= _SPAN])
-        weights = weights * torch.exp(-0.5 * z_nodes * z_nodes) / math.sqrt(2.0 * math.pi)
-        return torch.cat([-z_nodes.flip(0), z_nodes]), torch.cat([weights.flip(0), weights])
+        return z_nodes, weights * density(z_nodes)
 
 
 def _compressed(t: Tensor, values: Tensor, length: float) -> tuple[Tensor, Tensor]:

@@ -157,7 +157,7 @@ def _build_to(
     tolerance = max(2e-13 if noisy else 0.0, _tolerance(dtype))  # the angle magnifies the rounding of the cosine
     double = dtype == torch.float64
     angles = (48, 64, 128, 256) if double else (32, 48, 64, 128)
-    sizes: tuple[int, ...] = (16, 20, 24, 32, 48) if double else (10, 12, 16, 24, 32, 48)
+    sizes: tuple[int, ...] = (16, 20, 24, 32, 48, 72, 104, 144) if double else (10, 12, 16, 24, 32, 48)
     # where entries are expensive the smallest grids are tried first, else those that most networks need on such a range
     slow = patience is not None
     likely = 0 if slow else sum(scale.high > width * scale.low for width in (1.5, 4.0))

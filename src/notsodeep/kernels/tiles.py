@@ -92,20 +92,22 @@ class _Filler:
             panels = points.panels(rows, columns, mask, lack, workspace)
             main = not panels or covered < r.numel()
             i, j = mask.nonzero(as_tuple=True)
-            self.open.append((i + rows.start, j + columns.start, lack[i, j]))
-            if sum(len(entries[0]) for entries in list(self.open)) > LIMITS.open_entries:
-                self.evaluate_pending()
-        if points.table is None:
-            return
-        if main and max(-low, high) > points.table.reach:
+            entries = i + rows.start, j + columns.start, lack[i, j]
+        if main and points.table is not None and max(-low, high) > points.table.reach:
             r.clamp_(-points.table.reach, points.table.reach)
-        for kernel, values in points.lookup(rows, columns, r, panels, main, workspace):
+        for kernel, values in points.lookup(rows, columns, r, panels, main, workspace) if points.table else ():
             if on_diagonal:  # a square, of which one triangle counts, and the rest
                 square = values[:, : len(values)]
                 square.copy_(torch.triu(square) + torch.triu(square, 1).T)
             self.target[kernel][rows, columns] = values
             if points.symmetric:
                 self.target[kernel][columns, rows] = values.T
+        if mask is not None:  # over what was written
+            with self.lock:
+                self.open.append(entries)
+                many = sum(len(part[0]) for part in self.open) > LIMITS.open_entries
+            if many:
+                self.evaluate_pending()
 
     def evaluate_pending(self) -> None:
         """Write the entries that were left open."""
@@ -455,7 +457,7 @@ class Points:
             levels = {kernel: table.level(kernel, torch.float64) for kernel in names}
             found = {k: self._sum(level, k, i, j, level.from_end(sign, angle)) for k, level in levels.items()}
             yield torch.arange(len(angle), device=angle.device), found
-        elif self.capped:
+        elif self.capped and not (len(angle) <= LIMITS.few_pairs and self.spec.network.closed):
             with one_thread():
                 cap = self.cap(sign)
                 groups = list(cap.intervals(angle))
