@@ -23,6 +23,7 @@ import notsodeep as nsd
 
 from ._files import atomic
 from .matching.certificates import Verification
+from .plots.spectrum import LIGHT, RED
 
 
 class DemoSize(NamedTuple):
@@ -174,8 +175,8 @@ def draw(shown: Shown) -> Figure:
 def _draw_steps(ax: Axes, trained: Trained) -> None:
     """Draw how many rows are done after how many steps."""
     for steps, name, colour in (
-        (trained.proof.steps, "class proven", "#b3262e"),
-        (trained.solver_steps, "residual below the solver's tolerance", "#9db9d4"),
+        (trained.proof.steps, "class proven", RED),
+        (trained.solver_steps, "residual below the solver's tolerance", LIGHT),
     ):
         values, counts = np.unique(np.asarray(steps), return_counts=True)
         ax.bar(values, 100.0 * counts / counts.sum(), color=colour, label=name)

@@ -106,6 +106,36 @@ def test_gradients_through_the_norm_of_a_hidden_layer():
     assert np.abs(mine - truth).max() < tolerance() * np.abs(truth).max()
 
 
+def constant(x):
+    return torch.ones_like(x)
+
+
+def gram_of_those_used(output, parameters):
+    """The same, over the parameters that the output depends on."""
+    grads = torch.autograd.grad(output.sum(), parameters, allow_unused=True, retain_graph=True)
+    return gram_of_gradients(output, [w for w, grad in zip(parameters, grads, strict=True) if grad is not None])
+
+
+@pytest.mark.parametrize("layers", [[constant], [constant, "tanh"], ["tanh", constant, "relu"]])
+def test_gradients_of_layers_that_are_constant(layers):
+    m, seed, X, inner = 8, 2, points(), [(8, 8)] * (len(layers) - 1)
+    enn, deq, x = nsd.ENN(layers), nsd.DEQ(layers, 0.1, 0.8), torch.from_numpy(X)
+    weights = [w.requires_grad_() for w in normals(seed, (m, P), *inner, (m,))]
+    hidden = x
+    for phi, weight in zip(enn.activations, weights, strict=False):
+        hidden = phi(hidden @ weight.T) / math.sqrt(m)
+    truth = gram_of_those_used(hidden @ weights[-1], weights)
+    assert np.abs(nsd.finite_ntk(enn, X, width=m, seed=seed) - truth).max() < tolerance()
+    *inside, A, B, a = weights = [w.requires_grad_() for w in normals(seed, *inner, (m, m), (m, P), (m,))]
+    z = torch.zeros(len(X), m, dtype=torch.float64)
+    for _ in range(60):
+        z = math.sqrt(0.1) * z @ A.T + math.sqrt(0.8) * x @ B.T
+        for phi, weight in zip(deq.activations, [*inside, torch.eye(m).double()], strict=True):
+            z = phi(z) / math.sqrt(m) @ weight.T
+    truth = gram_of_those_used(z @ a, weights)
+    assert np.abs(nsd.finite_ntk(deq, X, width=m, seed=seed) - truth).max() < tolerance()
+
+
 def test_a_linear_equilibrium_is_a_linear_solve():
     m, seed, X = 40, 5, points()
     A, B, _ = (w.numpy() for w in normals(seed, (m, m), (m, P), (m,)))

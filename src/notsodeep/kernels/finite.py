@@ -183,6 +183,19 @@ def _symmetric(gram: Tensor) -> Tensor:
     return 0.5 * (gram + gram.T)  # to the bit
 
 
+def _followed(before: Tensor) -> Tensor:
+    """Return a pre-activation whose gradient can be asked for where graphs are recorded."""
+    return before.requires_grad_() if torch.is_grad_enabled() and not before.requires_grad else before
+
+
+def _adjoints(out: Tensor, passed: Sequence[Tensor], pulled: Tensor) -> tuple[Tensor, ...]:
+    """Return the gradients of <pulled, out> in pre-activations; those of constant functions are zero."""
+    if not out.requires_grad:
+        return tuple(map(torch.zeros_like, passed))
+    options: Any = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    return torch.autograd.grad(out, passed, pulled, **options)
+
+
 class _ImplicitNetwork(_Drawn):
     """z = phi(u) / sqrt(m), u = sigma_a A z + sigma_b B x + sigma_c c, f = a . z, solved for all rows at once.
 
@@ -224,20 +237,20 @@ class _ImplicitNetwork(_Drawn):
         passed = [u / root_mean_square(u) if self.deq.normalise else u]
         for phi, weight in itertools.zip_longest(self.deq.activations, self.inner):
             hidden = phi(passed[-1]) / self.root
-            passed.append(hidden if weight is None else hidden @ weight.T)
+            passed.append(hidden if weight is None else _followed(hidden @ weight.T))
         return passed
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of B and c, A and the readout; the implicit function theorem gives the adjoint df/du."""
         readout = self.a.expand_as(self.hidden)
         with torch.enable_grad():
-            u = self._preactivation(self.hidden).requires_grad_()
+            u = _followed(self._preactivation(self.hidden))
             *passed, z = self._through(u)
 
         def back(adjoint: Tensor) -> tuple[Tensor, ...]:
             """Return the adjoints of the pre-activations of all layers, the first that of u, from an adjoint of u."""
             pulled = readout + self.layer.gain * self.layer.back(self.A, adjoint)
-            return torch.autograd.grad(z, [u, *passed[1:]], pulled, retain_graph=True)
+            return _adjoints(z, [u, *passed[1:]], pulled)
 
         adjoint = _settled(lambda adjoint: back(adjoint)[0], torch.zeros_like(u), "adjoint equation", self.deq)
         total = rates[2] * self.features_gram() + self._hidden_gram(adjoint, rates)
@@ -278,13 +291,12 @@ class _ExplicitNetwork(_Drawn):
         self.a = self.normal(widths[-1])
         with torch.enable_grad():
             for phi, weight in zip(enn.activations, weights, strict=True):
-                before = self.layers[-1] @ weight.T
-                self.before.append(before if before.requires_grad else before.requires_grad_())
-                self.layers.append(phi.units(before, self.layers[-1]) / math.sqrt(len(weight)))
+                self.before.append(_followed(self.layers[-1] @ weight.T))
+                self.layers.append(phi.units(self.before[-1], self.layers[-1]) / math.sqrt(len(weight)))
         self.features = self.layers[-1]
 
     def gradients_gram(self, rates: Sequence[float]) -> Tensor:
         """Rates of W_1 ... W_L and the readout; df/dW_l = adjoint_l x_(l-1)'."""
-        adjoints = torch.autograd.grad(self.features, self.before, self.a.expand_as(self.features))
+        adjoints = _adjoints(self.features, self.before, self.a.expand_as(self.features))
         each = zip(rates, adjoints, self.layers, strict=False)
         return sum((r * _gram(adjoint) * _gram(x) for r, adjoint, x in each), rates[-1] * self.features_gram())

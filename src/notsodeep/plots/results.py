@@ -15,7 +15,7 @@ from ..kernels import kernels_of
 from ..learning import LearningCurve, LearningEstimate
 from ..matching import Twin
 from ..nn import Certificate, LazyReport, Replacement
-from .spectrum import Display, label_decades
+from .spectrum import LIGHT, RED, Display, label_decades
 
 Quantity = Literal["accuracy", "mse"]
 AXES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
@@ -138,8 +138,8 @@ class TwinDisplay(Display):
         """Draw the kernels, and in the free corner the error of the twin below its bound."""
         ax = self._axes(ax, 5.6, 4.0)
         ax.plot(self.degrees, self.plain, "--", color="0.55", linewidth=1.3, label="plain layer")
-        ax.plot(self.degrees, self.deq, color="#9db9d4", linewidth=6.0, label=self.title)
-        ax.plot(self.degrees, self.twin, color="#b3262e", linewidth=1.4, label="its twin")
+        ax.plot(self.degrees, self.deq, color=LIGHT, linewidth=6.0, label=self.title)
+        ax.plot(self.degrees, self.twin, color=RED, linewidth=1.4, label="its twin")
         ax.set(xlim=(0, 180), xticks=range(0, 181, 45), xlabel="angle between two inputs (degrees)")
         ax.set_ylabel("kernel / diagonal")
         ax.legend(frameon=False, fontsize="small", loc="lower left")
@@ -148,7 +148,7 @@ class TwinDisplay(Display):
 
     def _draw_errors(self, corner: Axes) -> None:
         errors = [np.maximum(np.abs(kernel - self.deq), 1e-17) for kernel in (self.twin, self.plain)]
-        corner.plot(self.degrees, errors[0], color="#b3262e", linewidth=1.0)
+        corner.plot(self.degrees, errors[0], color=RED, linewidth=1.0)
         corner.plot(self.degrees, errors[1], "--", color="0.55", linewidth=1.0)
         corner.set(yscale="log", xlim=(0, 180), xticks=(0, 90, 180))
         corner.set_ylim(1e-3 * errors[0].max(), 5.0 * max(error.max() for error in errors))
@@ -191,9 +191,9 @@ class ReplacementDisplay(Display):
         ax, known = self._axes(ax, 5.2, 3.6), self.certificate
         promise, covered = 100.0 * known.disagreement, 100.0 * known.coverage
         promises, shares = 100.0 * np.array(known.curve or [(known.disagreement, known.coverage)]).T
-        ax.plot(promises, shares, "o-", color="#9db9d4", drawstyle="steps-post", markersize=4, label="other promises")
-        ax.plot(promise, covered, "o", color="#b3262e", label=f"promised: at most {promise:g} %")
-        ax.annotate(f"{covered:.0f} %", (promise, covered), (8, -14), textcoords="offset points", color="#b3262e")
+        ax.plot(promises, shares, "o-", color=LIGHT, drawstyle="steps-post", markersize=4, label="other promises")
+        ax.plot(promise, covered, "o", color=RED, label=f"promised: at most {promise:g} %")
+        ax.annotate(f"{covered:.0f} %", (promise, covered), (8, -14), textcoords="offset points", color=RED)
         ax.set(xscale="log", ylim=(-4, 104), ylabel="inputs answered without the model (%)")
         what = "more errors than the model's" if known.labels else "disagreement with the model"
         ax.set_xlabel(f"{what}, promised at confidence {known.confidence:g} (%)")
@@ -225,7 +225,7 @@ class LazyDisplay(Display):
         """Draw one bar for each parameter and one for the kernel; labels tell the alignments."""
         bars = {**self.report.weights, "kernel": self.report.kernel}
         ax = self._axes(ax, 5.6, 1.2 + 0.3 * len(bars))
-        colours = ["#9db9d4"] * len(self.report.weights) + ["#b3262e"]
+        colours = [LIGHT] * len(self.report.weights) + [RED]
         drawn = ax.barh(list(bars), [100.0 * share for share in bars.values()], color=colours)
         ax.bar_label(drawn, fmt="%.3g", padding=3, fontsize="small")
         ax.invert_yaxis()
@@ -278,7 +278,7 @@ class FeaturesDisplay(Display):
         ax = self._axes(ax, 5.0, 0.9 + 0.22 * min(top, len(self.names)))
         shares = np.diag(self.matrix) / np.trace(self.matrix)
         order = np.argsort(shares)[-top:]
-        ax.barh([self.names[i] for i in order], 100.0 * shares[order], color="#b3262e")
+        ax.barh([self.names[i] for i in order], 100.0 * shares[order], color=RED)
         ax.set(xlabel="share of the mean squared gradient (%)")
         return self
 

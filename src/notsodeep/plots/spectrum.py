@@ -19,7 +19,7 @@ from ..equivalents import EquivalentKernel
 from ..errors import InvalidInputError, warn
 from ..spectra import SpectralLaw, Spike
 
-_BARS, _CURVE, _SPIKE = "#9db9d4", "#b3262e", "#1d3557"
+LIGHT, RED, DARK = "#9db9d4", "#b3262e", "#1d3557"
 
 
 class Display:
@@ -186,7 +186,7 @@ class SpectrumDisplay(Display):
 
     def _draw_bulk(self, ax: Axes, edges: np.ndarray) -> None:
         heights = self._heights(self.eigenvalues, edges)
-        ax.bar(edges[:-1], heights, np.diff(edges), align="edge", color=_BARS, edgecolor="white", linewidth=0.4)
+        ax.bar(edges[:-1], heights, np.diff(edges), align="edge", color=LIGHT, edgecolor="white", linewidth=0.4)
         curves = [self._curve(*interval) for interval in (self.law.support if self.law else ())]
         tops = [float(np.quantile(density, 0.95)) for _, density in curves]
         top = float(heights.max()) or max(tops, default=1.0)
@@ -194,12 +194,12 @@ class SpectrumDisplay(Display):
         if self.law is None:
             return
         for x, density in curves:
-            ax.plot(x, density, color=_CURVE, linewidth=1.6, solid_capstyle="round")
+            ax.plot(x, density, color=RED, linewidth=1.6, solid_capstyle="round")
             # a peak much narrower than a bar may leave the picture
             ax.set_ylim(top=max(ax.get_ylim()[1], 1.05 * min(float(density.max()), 2.0 * top)))
         for atom in self.law.atoms:
-            ax.vlines(atom.value, 0.0, 1.1 * top, color=_CURVE, linewidth=2.0)
-            ax.text(atom.value, top, f" mass {atom.mass:.2f}", color=_CURVE, fontsize="small")
+            ax.vlines(atom.value, 0.0, 1.1 * top, color=RED, linewidth=2.0)
+            ax.text(atom.value, top, f" mass {atom.mass:.2f}", color=RED, fontsize="small")
 
     def _curve(self, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the density of the law in an interval of its support, as the axis shows it."""
@@ -211,9 +211,9 @@ class SpectrumDisplay(Display):
         """Draw exact outliers as dots on the axis, predicted ones as arrows with staggered labels."""
         across = blended_transform_factory(ax.transData, ax.transAxes)
         outliers = self.eigenvalues[self.eigenvalues > end]
-        look: Any = {"color": _BARS, "markeredgecolor": _SPIKE, "markersize": 6, "transform": across}
+        look: Any = {"color": LIGHT, "markeredgecolor": DARK, "markersize": 6, "transform": across}
         ax.plot(outliers, np.full(len(outliers), 0.018), "o", **look)
-        arrow = {"arrowstyle": "-|>", "color": _SPIKE, "linewidth": 1.1}
+        arrow = {"arrowstyle": "-|>", "color": DARK, "linewidth": 1.1}
         for level, spike in enumerate(self._clear_spikes()):
             times = f" (x{spike.multiplicity})" if spike.multiplicity > 1 else ""
             ax.annotate(
@@ -224,20 +224,20 @@ class SpectrumDisplay(Display):
                 textcoords="offset points",
                 ha="center",
                 fontsize="small",
-                color=_SPIKE,
+                color=DARK,
                 arrowprops=arrow,
             )
 
     def _finish(self, ax: Axes) -> None:
         drawn, steps = ax.get_legend_handles_labels()
         n = len(self.eigenvalues)
-        handles: list[Any] = [*([plt.Rectangle((0, 0), 1, 1, color=_BARS)] if n else []), *drawn]
+        handles: list[Any] = [*([plt.Rectangle((0, 0), 1, 1, color=LIGHT)] if n else []), *drawn]
         names = [*([f"exact kernel, n = {n}"] if n else []), *steps]
         if self.law is not None:
-            handles.append(plt.Line2D([], [], color=_CURVE, linewidth=1.6))
+            handles.append(plt.Line2D([], [], color=RED, linewidth=1.6))
             names.append(f"predicted law (distance {self.distance:.3f})" if n else "predicted law")
             if self._clear_spikes():
-                handles.append(plt.Line2D([], [], color=_SPIKE, marker="v", linestyle="none", markersize=5))
+                handles.append(plt.Line2D([], [], color=DARK, marker="v", linestyle="none", markersize=5))
                 names.append("predicted isolated eigenvalues")
         ax.legend(handles, names, frameon=False, fontsize="small", loc="upper right")
         ax.set_xlabel("eigenvalue")

@@ -25,7 +25,7 @@ from .bulk import NoiseLaw, noise_law
 from .linearised import Linearised, by_classes, in_the_limit
 from .population import LIMITS, Array, Commuting, Population, Sloped
 from .products import Concentration, concentration, is_steep, with_products
-from .sources import Source, directions, source_of
+from .sources import Source, source_of
 from .spikes import LowRankPart, Spike, isolated
 
 
@@ -265,9 +265,10 @@ def _noise(source: Source, form: Linearised, products: Commuting | None, offsets
     """Scale the blocks by class; slopes l_a l_b only rescale the covariances."""
     base, slopes, factors = source.population, form.slopes, form.factors
     if products is not None:
-        # a class with more points than directions has an atom, which offsets would move away from zero
-        filled = source.counts.max() < source.rank + directions(products, source.p)
-        return base.scaled(factors, offsets * filled).plus(products)
+        # a class with more points than directions has an atom, which an offset would move away from zero
+        seen = products.weights[:, None] * products.values > LIMITS.narrow * form.unit
+        filled = source.counts < source.rank + source.p * (products.weights @ seen)
+        return base.scaled(factors, offsets * filled.all()).plus(products)
     if source.n >= source.rank:
         offsets = 0.0 * offsets
     if not np.allclose(slopes, np.outer(factors, factors), rtol=1e-12, atol=1e-15 * float(np.diag(slopes).max())):

@@ -31,6 +31,7 @@ class Limits:
 
     steep: float = 4.0  # largest eigenvalue over the mean, from which on each square x_i^2 is a feature by itself
     weakest: float = 0.02  # strength of a product in a steep spectrum, relative to the ridge, below which it is ridge
+    narrow: float = 1e-6  # products that add less than this share of the diagonal leave atoms as narrow as they are
     directions: int = 160  # eigenvalues whose products are looked at: 13,000 pairs
     trusted: float = 1.0  # strength of (x . y)^2 relative to the ridge: up to it no bias beyond that of the size
     trusted_steep: float = 5.0  # the limit where the strong products of a steep spectrum are features

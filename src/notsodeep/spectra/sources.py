@@ -80,7 +80,7 @@ def _from_mixture(mix: GaussianMixture, counts: Array) -> Source:
         norms=traces + lengths,
         mean_gram=mix.means @ mix.means.T,
         mean_covariance=np.stack([(c.multiply(mix.means) * mix.means).sum(axis=1) for c in covariances], axis=1),
-        rank=directions(population, mix.p),
+        rank=_rank(population, mix.p),
     )
 
 
@@ -94,10 +94,9 @@ def _from_statistics(stats: MixtureStatistics, n: int | None) -> Source:
     return replace(source, tau0=stats.tau0, t=stats.t, T=stats.T)
 
 
-def directions(population: Commuting | NonCommuting, p: int) -> int:
-    """Count the directions that carry noise."""
+def _rank(population: Commuting | NonCommuting, p: int) -> int:
     if isinstance(population, NonCommuting):
-        return len(population.means) + directions(population.outside, p)
+        return len(population.means) + _rank(population.outside, p)
     live = population.values.max(axis=1) > LIMITS.rounding * population.scale
     return round(p * float(population.weights[live].sum()))
 
