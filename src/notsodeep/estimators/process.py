@@ -169,7 +169,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         """Find the best variances on a few rows and improve them on more rows, each time with amplitude and noise."""
         moved, order = self._moved(), np.random.default_rng(0).permutation(len(self._X))
         if not moved:
-            self.parameters_ = self._profile(moved, order[: ROWS_AND_TRIES[-1][0]], np.empty(0))[2]
+            self.parameters_ = self._profile(moved, order[: ROWS_AND_TRIES[-1][0]], itertools.count(), np.empty(0))[2]
             return
         low, high = self._bounds()
         draws = [np.random.default_rng(i + 1).uniform(low, high) for i in range(self.restarts)]
@@ -179,7 +179,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
             stages.pop()
         steps = track(itertools.count(), 5 + sum(tries for _, tries in stages), "hyper-parameters")
         for rows, tries in stages:
-            evidence = functools.partial(self._profile, moved, order[:rows], steps=steps)
+            evidence = functools.partial(self._profile, moved, order[:rows], steps)
             at = max(starts, key=lambda at: evidence(at)[0]) if len(starts) > 1 else starts[0]
             tried: list[tuple[float, Array, dict[str, float]]] = []
 
@@ -198,7 +198,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     @torch.enable_grad()
     def _profile(
-        self, moved: Sequence[str], rows: Any, at: Array, slopes: bool = False, steps: Any = itertools.repeat(None)
+        self, moved: Sequence[str], rows: Any, steps: Any, at: Array, slopes: bool = False
     ) -> tuple[float, Array, dict[str, float]]:
         """Return the evidence of some rows at logarithms of the moved variances, maximal over amplitude and noise.
 

@@ -94,10 +94,11 @@ class Search:
         best = self._ranked(rows)[0]["choice"]
         for u in (-0.5, 0.5) if self._scaled(best) else ():
             self._shifted(best, rows, u)
-        b2 = self._ranked(rows)[0]["choice"].network.variances[1]
+        _, b2, c2 = self._ranked(rows)[0]["choice"].network.variances
         if "sigma_c2" in self.free:
             for ratio in (0.01, 1.0, 10.0) if _homogeneous(best) else (0.01, 1.0):  # without any, near rows are slow
-                self._try(best, rows, b2, b2 * ratio)
+                if abs(math.log(ratio * b2 / c2)) > 1.0:
+                    self._try(best, rows, b2, b2 * ratio)
         best = self._ranked(rows)[0]["choice"]
         width, along = 0.5 if self._scaled(best) else 1.0, functools.partial(self._shifted, best, rows)
         scipy.optimize.minimize_scalar(along, bounds=(-width, width), method="bounded", options={"maxiter": 3})
