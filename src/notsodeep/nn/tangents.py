@@ -361,24 +361,19 @@ def graphs() -> Iterator[None]:
 # ---- what is refused -----------------------------------------------------------------------------------------
 
 
-def _are_names(given: Any) -> bool:
-    """Return whether this is a name, or a collection of names."""
-    return isinstance(given, str) or (isinstance(given, Collection) and all(isinstance(one, str) for one in given))
-
-
 def chosen(model: nn.Module, parameters: Parameters = None) -> Leaves:
     """Return the parameters that are asked for, by name; those that train unless asked otherwise."""
     every: dict[str, Tensor] = dict(model.named_parameters())
+    given = [parameters] if isinstance(parameters, str) else parameters
     if not every:
         raise InvalidInputError(f"{type(model).__name__} has no parameters: there is no gradient to take")
     if parameters is None:
         found = {name: p for name, p in every.items() if p.requires_grad}
         reason = "every parameter is frozen (requires_grad=False); thaw some, or name them with parameters="
-    elif not callable(parameters) and not _are_names(parameters):
+    elif not callable(given) and not (isinstance(given, Collection) and all(isinstance(one, str) for one in given)):
         raise InvalidInputError(f"parameters must be names, patterns or a function of a name, got {shown(parameters)}")
     else:
-        patterns = [] if callable(parameters) else [parameters] if isinstance(parameters, str) else list(parameters)
-        wanted = parameters if callable(parameters) else lambda name: any(fnmatch.fnmatch(name, p) for p in patterns)
+        wanted = given if callable(given) else lambda name: any(fnmatch.fnmatch(name, pattern) for pattern in given)
         found = {name: p for name, p in every.items() if wanted(name)}
         reason = f"parameters={shown(parameters)} chooses none of {shown(list(every))}"
     found = {name: p for name, p in found.items() if p.is_floating_point()}

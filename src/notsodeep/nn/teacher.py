@@ -205,7 +205,8 @@ def _largest(parts: list[Tensor], keys: list[Tensor], most: int) -> tuple[Tensor
 
 def check_fresh(rows: Tensor, fresh: Tensor) -> None:
     """Refuse calibration rows that are rows of X, unless rows of X repeat each other as often."""
-    keys, other = ([hash(row.tobytes()) for row in _bytes(part)] for part in (rows, fresh))
+    parts = (part.detach().cpu().flatten(1).contiguous().view(torch.uint8).numpy() for part in (rows, fresh))
+    keys, other = ([hash(row.tobytes()) for row in part] for part in parts)
     known = set(keys)
     shared = sum(key in known for key in other)
     repeated = (len(keys) - len(known)) / len(keys)
@@ -215,7 +216,3 @@ def check_fresh(rows: Tensor, fresh: Tensor) -> None:
             "it agrees more often than on inputs to come, and the promise would be void. Give other rows, or leave "
             "calibration out: then a part of X is kept for it"
         )
-
-
-def _bytes(rows: Tensor) -> np.ndarray:
-    return rows.detach().cpu().flatten(1).contiguous().view(torch.uint8).numpy()
