@@ -556,6 +556,8 @@ def test_too_few_rows_and_weak_students_promise_nothing() -> None:
     with pytest.raises(CertificationError, match="at least 1,497 measured rows") as few:
         nsd.replace(deq(), X[:20])
     assert few.value.rows == 5988
+    with pytest.raises(CertificationError, match="at least 985 measured rows"):  # 598 are enough without labels
+        replaced(labels=[0] * 600, calibration=FRESH[:600], disagreement=0.005)
     with pytest.raises(CertificationError, match="take a better student") as weak:
         replaced(student=nn.Linear(P, CLASSES), options=ReplaceOptions(steps=1, lr=0.0), disagreement=0.005)
     assert weak.value.disagreement > 0.005  # what was asked for

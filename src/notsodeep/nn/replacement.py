@@ -113,7 +113,7 @@ def replace(
     ask = Teacher(model, Agreement.of(tolerance))
     rows = read_rows(X, "X", generator, ask.like)
     fresh = None if calibration is None else read_rows(calibration, "calibration", generator, ask.like)
-    _check_rows(rows, fresh, disagreement, confidence)
+    _check_rows(rows, fresh, disagreement, confidence, labels is not None)
     beside = (X, rows) if fresh is None else (calibration, fresh)
     truth = None if labels is None else _truth(labels, *beside)
     train, choose, measure, truth = _split(ask, rows, fresh, truth, generator)
@@ -443,12 +443,12 @@ def _read_network(
 # ---- rows and rungs ------------------------------------------------------------------------------------------
 
 
-def _check_rows(rows: Tensor, fresh: Tensor | None, disagreement: float, confidence: float) -> None:
+def _check_rows(rows: Tensor, fresh: Tensor | None, disagreement: float, confidence: float, labels: bool) -> None:
     """Refuse too few rows, and calibration rows that are not fresh or of another shape."""
     if fresh is not None and fresh.shape[1:] != rows.shape[1:]:
         raise InvalidInputError(f"calibration rows have shape {tuple(fresh.shape[1:])}, X has {tuple(rows.shape[1:])}")
     measured = round(_SHARES[2] * len(rows)) if fresh is None else len(fresh)
-    check_rows(measured, disagreement, confidence, _SHARES[2] if fresh is None else 1.0)
+    check_rows(measured, disagreement, confidence, _SHARES[2] if fresh is None else 1.0, labels)
     if fresh is not None:
         check_fresh(rows, fresh)
         return
