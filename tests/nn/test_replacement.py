@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import warnings
 from collections.abc import Iterator
@@ -86,6 +87,9 @@ def test_each_row_is_answered_by_the_student_or_by_the_model(fast: Replacement) 
 def test_a_stricter_promise_costs_coverage(fast: Replacement) -> None:
     strict = replaced(disagreement=0.005, student=fast.student, options=ReplaceOptions(steps=0))
     assert strict.certificate.coverage < fast.certificate.coverage
+    frozen = copy.deepcopy(fast.student).requires_grad_(False)
+    same = replaced(disagreement=0.005, student=frozen, options=ReplaceOptions(steps=0))  # taken as it is
+    assert same.certificate == strict.certificate
     again = replaced(disagreement=0.005)
     assert torch.equal(again.student.hidden.weight, fast.student.hidden.weight)  # one seed, one student
     assert again.certificate == strict.certificate
@@ -506,11 +510,11 @@ def changing(x: Tensor) -> Tensor:
         (neighbourly, {}, "outputs depend on the batch"),
         (changing, {}, r"outputs of shape \(3,\) for one batch and \(2,\) for another"),
         (lambda x: deq()(x) * torch.nan, {}, "outputs hold NaN or infinity"),
-        (lambda x: deq()(x)[:, :1], {}, r"shape \(1,\) for each row, which are no scores of two or more classes"),
+        (lambda x: deq()(x)[:, :1], {}, r"shape \(1,\) for each row.*\(-y, y\) for a single logit"),
         (lambda x: deq()(x) + torch.tensor([1e6, 0.0, 0.0]), {}, "into one class"),
         (lambda x: deq()(x)[:-1], {}, "one row per input"),
         (lambda x: {"logits": deq()(x)}, {}, "must return a tensor .* with 'logits' for"),
-        (lambda x: deq()(x).argmax(1), {}, "let the model return these"),
+        (lambda x: deq()(x).argmax(1), {}, "let it return the scores, not the class"),
         (lambda x, y: x, {}, "takes them joined, and splits them itself"),
         (None, {"disagreement": 0.0}, "disagreement must lie strictly between 0 and 1"),
         (None, {"confidence": 1.0}, "confidence must lie strictly between 0 and 1"),

@@ -125,8 +125,9 @@ def replace(
         networks, abstains = _networks(ladder, ask, train)
         if "student" in networks:
             student = training.get("student") or Student(train, options.width or width_of(train, model))
-            _check_student(student, train)
-            distil(student, train, pool, choose, options, seed, training.get("progress"))
+            _check_student(student, train, options.steps)
+            if options.steps:
+                distil(student, train, pool, choose, options, seed, training.get("progress"))
             networks[networks.index("student")] = student
         rungs = [with_score(one, train, pool, choose, options, disagreement, seed) for one in networks]
     scale = common_scale(rungs, choose)
@@ -517,7 +518,7 @@ def _networks(ladder: Any, ask: Teacher, train: Data) -> tuple[list[Any], bool]:
     return found, abstains
 
 
-def _check_student(student: nn.Module, data: Data) -> None:
+def _check_student(student: nn.Module, data: Data, steps: int) -> None:
     rows = data.rows[:2].clone()
     with naming("the student", rows), torch.no_grad():
         outputs = student.eval()(rows)
@@ -531,7 +532,7 @@ def _check_student(student: nn.Module, data: Data) -> None:
             "the student overwrites the rows that it is given, as nn.ReLU(inplace=True) does, and the model would see "
             "what it left; take inplace=False"
         )
-    if not any(p.requires_grad for p in student.parameters()):
+    if steps and not any(p.requires_grad for p in student.parameters()):
         raise InvalidInputError("the student has no parameter that requires a gradient: there is nothing to train")
 
 

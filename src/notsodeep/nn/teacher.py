@@ -70,10 +70,10 @@ class Agreement:
     def check_shape(self, shape: tuple[int, ...], whole: bool) -> None:
         """Refuse outputs of a row that hold no classes where classes are compared, or are no field."""
         if self.tolerance is None and (len(shape) != (1 if self.share is None else max(2, len(shape))) or shape[0] < 2):
-            hint = "; classes are compared by their scores: let the model return these" if whole else ""
+            hint = "the scores, not the class" if whole else "(-y, y) for a single logit y"
             raise InvalidInputError(
                 f"the model has outputs of shape {shape} for each row, which are no scores of two or more classes; for "
-                f"numbers give tolerance=, the error that counts as agreement{hint}"
+                f"classes let it return {hint}, for numbers give tolerance=, the error that counts as agreement"
             )
         if self.share is not None and not shape:
             raise InvalidInputError("a share of pixels belongs to fields; the model has one number for each row")
