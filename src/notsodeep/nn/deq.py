@@ -217,10 +217,6 @@ class DEQ(Model):
         sizes = [float(s.norm()) * (1.0 + 1e-9) / scale for s in symbols]
         return list(zip(self._dense.activations, [*norms, 1.0], [*sizes, 0.0], strict=True))
 
-    def _state_size(self) -> int:
-        """Return the length of a state."""
-        return self._layer.features(self.recurrent)
-
     def _drive_factor(self) -> float:
         """Return what the inputs are multiplied by."""
         return self._sigmas[1] * self._factor(self.input)

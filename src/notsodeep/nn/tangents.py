@@ -171,19 +171,18 @@ class Tangents:
 
     def _check_rows(self, probe: Tensor) -> int:
         """Return the number of outputs; refuse outputs that are no function of each row by itself."""
-        alone, both = (self._try(probe[:rows]) for rows in (1, 2))
+        seen = []
+        for x in (probe[:1], probe):
+            with naming("the model", x), torch.no_grad():
+                seen.append(functional_call(self.model, self.leaves, (x.clone(),)))
+            check_outputs(seen[-1], len(x))
+        alone, both = (out.reshape(len(out), -1) for out in seen)
         if float((both[:1] - alone).norm()) > _AGREE * float(both.norm()):
             raise InvalidInputError(
                 "the outputs of a row depend on the other rows of its batch, or on chance: the model must be a "
                 "function of each row by itself. Call model.eval() if it has such layers"
             )
         return alone.shape[1]
-
-    def _try(self, x: Tensor) -> Tensor:
-        with naming("the model", x), torch.no_grad():
-            out = functional_call(self.model, self.leaves, (x.clone(),))
-        check_outputs(out, len(x))
-        return out.reshape(len(x), -1)
 
     def _choose_tapped(self, probe: Tensor) -> None:
         """Find the parameters of products that see each row by itself and that are used nowhere else."""
