@@ -212,7 +212,7 @@ class Replacement(Drawn, nn.Module):
         """Answer many rows: first by the student, then the remaining rows by the model in full batches.
 
         Arrays give an array of outputs. An iterable of batches of any length gives an iterator over their outputs, in
-        order; at most a few dozen batches are held.
+        order; they are held until the model has a full batch to answer, or 256 MB of them are there.
         """
         positive_int("batch_size", batch_size, most=2**31)
         if is_stream(X):
@@ -225,15 +225,16 @@ class Replacement(Drawn, nn.Module):
         """Yield the outputs of batches once enough rows were left for a batch of the next rung."""
         done: list[Tensor] = []
         left: list[tuple[Tensor, Tensor]] = []
+        waiting = held = 0
         for batch in batches:
             x = self._rows(batch.to(self.scored.scale.device))
             outputs, open_rows = self._climb(x, 0)
             done.append(outputs)
             left.append((open_rows, x[open_rows]))
-            waiting = sum(len(part) for part, _ in left)
-            if waiting >= size or sum(part.numel() for part in done) > LIMITS.waiting:
+            waiting, held = waiting + len(open_rows), held + outputs.numel() + 1024  # for the tensor itself
+            if waiting >= size or held > LIMITS.waiting:
                 yield from self._finish(done, left, size)
-                done, left = [], []
+                done, left, waiting, held = [], [], 0, 0
         yield from self._finish(done, left, size)
 
     def _finish(self, done: list[Tensor], left: list[tuple[Tensor, Tensor]], size: int) -> Iterator[Tensor]:
