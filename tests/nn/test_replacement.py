@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import time
 import warnings
 from collections.abc import Iterator
 
@@ -281,6 +282,14 @@ def test_a_stream_is_sampled_evenly() -> None:
         counts[kept[:, 0].long()] += 1
     # each row is held with probability 1/10: 50 times of 500, with a spread of 6.7
     assert float((counts.reshape(4, 100).mean(1) - 50.0).abs().max()) < 5 * 6.7 / 10
+
+
+def test_a_stream_of_single_rows_takes_seconds() -> None:
+    from notsodeep.nn.teacher import sampled as sample
+
+    started = time.process_time()
+    assert len(sample(torch.ones(20_000, 2).split(1), "X", 10**6, torch.Generator())) == 20_000
+    assert time.process_time() - started < 5.0  # half a minute if each row looks at all before it
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -179,6 +179,7 @@ def sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Gener
     """Return at most so many rows of a stream that is read once: those with the largest of random keys."""
     parts: list[Tensor] = []
     keys: list[Tensor] = []
+    held = 0
     for batch in batches:
         part = rows_of(batch, f"a batch of {name}").cpu()
         known = parts[0] if parts else part
@@ -187,9 +188,10 @@ def sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Gener
             raise InvalidInputError(f"the batches of {name} must hold rows of one shape, got rows of {shapes}")
         parts.append(part)
         keys.append(torch.rand(len(part), generator=generator, dtype=torch.float32))
-        if 2 * sum(map(len, keys)) > 3 * most:  # now and then, so that a row is copied few times
-            parts, keys = ([kept] for kept in _largest(parts, keys, most))
-    if not sum(map(len, parts)):
+        held += len(part)
+        if 2 * held > 3 * most:  # now and then, so that a row is copied few times
+            parts, keys, held = *([kept] for kept in _largest(parts, keys, most)), most
+    if not held:
         raise InvalidInputError(f"{name} is an iterable without a row; a generator can be read only once")
     return _largest(parts, keys, most)[0]
 
