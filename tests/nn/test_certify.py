@@ -123,6 +123,23 @@ def test_rows_that_are_needed_are_the_fewest(allowed: float, confidence: float) 
     assert more >= n
 
 
+@pytest.mark.parametrize("allowed", [0.5, 0.02, 0.001])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999])
+def test_promises_about_labels_are_told_how_many_rows_bets_need(allowed: float, confidence: float) -> None:
+    n = rows_needed(allowed, confidence, labels=True)
+    level = 1.0 - confidence
+    assert excess_p_values(np.array([0]), np.array([0]), n, allowed)[0] <= level
+    assert excess_p_values(np.array([0]), np.array([0]), int(0.98 * n) - 1, allowed)[0] > level
+    step = 2e-6  # of the bisection
+    for worse in (0, 3):
+        limit = upper_limit(worse, n, confidence, labels=True)
+        assert excess_p_values(np.array([worse]), np.array([0]), n, limit)[0] <= level
+        assert excess_p_values(np.array([worse]), np.array([0]), n, limit - step)[0] > level
+    with pytest.raises(CertificationError, match=f"takes at least {n:,} measured rows"):
+        check_rows(n - 1, allowed, confidence, 1.0, labels=True)
+    check_rows(n, allowed, confidence, 1.0, labels=True)
+
+
 def test_what_cannot_be_promised_is_said_with_what_could() -> None:
     with pytest.raises(CertificationError, match="at least 1,497 measured rows, 5,988 in all; 5 are there") as caught:
         check_rows(5, 0.002, 0.95, 0.25)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import time
 import warnings
 from collections.abc import Iterator
 
@@ -86,6 +88,9 @@ def test_each_row_is_answered_by_the_student_or_by_the_model(fast: Replacement) 
 def test_a_stricter_promise_costs_coverage(fast: Replacement) -> None:
     strict = replaced(disagreement=0.005, student=fast.student, options=ReplaceOptions(steps=0))
     assert strict.certificate.coverage < fast.certificate.coverage
+    frozen = copy.deepcopy(fast.student).requires_grad_(False)
+    same = replaced(disagreement=0.005, student=frozen, options=ReplaceOptions(steps=0))  # taken as it is
+    assert same.certificate == strict.certificate
     again = replaced(disagreement=0.005)
     assert torch.equal(again.student.hidden.weight, fast.student.hidden.weight)  # one seed, one student
     assert again.certificate == strict.certificate
@@ -279,6 +284,14 @@ def test_a_stream_is_sampled_evenly() -> None:
     assert float((counts.reshape(4, 100).mean(1) - 50.0).abs().max()) < 5 * 6.7 / 10
 
 
+def test_a_stream_of_single_rows_takes_seconds() -> None:
+    from notsodeep.nn.teacher import sampled as sample
+
+    started = time.process_time()
+    assert len(sample(torch.ones(20_000, 2).split(1), "X", 10**6, torch.Generator())) == 20_000
+    assert time.process_time() - started < 5.0  # half a minute if each row looks at all before it
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_torchdeq_module() -> None:
     torchdeq = pytest.importorskip("torchdeq")
@@ -316,6 +329,14 @@ def test_predict_gives_what_the_replacement_gives(unseen: Replacement) -> None:
         unseen.predict(LATER[:, :2])
     with pytest.raises(InvalidInputError, match="the rows hold NaN"), pytest.warns(NotSoDeepWarning, match="reached"):
         unseen.predict(torch.nan * LATER[:5])
+
+
+def test_predict_holds_few_batches_of_single_rows(unseen: Replacement, monkeypatch) -> None:
+    monkeypatch.setattr("notsodeep.nn.replacement.LIMITS", dataclasses.replace(LIMITS, waiting=1 << 16))
+    taken: list[int] = []
+    answers = unseen.predict((taken.append(1) or LATER[len(taken)][None] for _ in iter(int, 1)), 1 << 20)
+    assert next(answers).shape == (1, CLASSES)
+    assert len(taken) <= 64
 
 
 def test_predict_asks_the_model_in_full_batches_and_holds_few(fast: Replacement, monkeypatch) -> None:
@@ -506,11 +527,11 @@ def changing(x: Tensor) -> Tensor:
         (neighbourly, {}, "outputs depend on the batch"),
         (changing, {}, r"outputs of shape \(3,\) for one batch and \(2,\) for another"),
         (lambda x: deq()(x) * torch.nan, {}, "outputs hold NaN or infinity"),
-        (lambda x: deq()(x)[:, :1], {}, r"shape \(1,\) for each row, which are no scores of two or more classes"),
+        (lambda x: deq()(x)[:, :1], {}, r"shape \(1,\) for each row.*\(-y, y\) for a single logit"),
         (lambda x: deq()(x) + torch.tensor([1e6, 0.0, 0.0]), {}, "into one class"),
         (lambda x: deq()(x)[:-1], {}, "one row per input"),
         (lambda x: {"logits": deq()(x)}, {}, "must return a tensor .* with 'logits' for"),
-        (lambda x: deq()(x).argmax(1), {}, "let the model return these"),
+        (lambda x: deq()(x).argmax(1), {}, "let it return the scores, not the class"),
         (lambda x, y: x, {}, "takes them joined, and splits them itself"),
         (None, {"disagreement": 0.0}, "disagreement must lie strictly between 0 and 1"),
         (None, {"confidence": 1.0}, "confidence must lie strictly between 0 and 1"),
@@ -556,6 +577,8 @@ def test_too_few_rows_and_weak_students_promise_nothing() -> None:
     with pytest.raises(CertificationError, match="at least 1,497 measured rows") as few:
         nsd.replace(deq(), X[:20])
     assert few.value.rows == 5988
+    with pytest.raises(CertificationError, match="at least 985 measured rows"):  # 598 are enough without labels
+        replaced(labels=[0] * 600, calibration=FRESH[:600], disagreement=0.005)
     with pytest.raises(CertificationError, match="take a better student") as weak:
         replaced(student=nn.Linear(P, CLASSES), options=ReplaceOptions(steps=1, lr=0.0), disagreement=0.005)
     assert weak.value.disagreement > 0.005  # what was asked for

@@ -184,7 +184,7 @@ def certify(rows: Measured, thresholds: Array, promise: tuple[float, float], **r
     threshold, answered, seen = tried[promise[0]]
     coverage = sum(answered) / n
     if coverage < LIMITS.least_coverage:
-        raise refusal(rows, *promise, coverage)
+        raise refusal(rows, *promise, coverage, record.get("labels", False))
     rungs = [
         (name, (threshold - offset) / slope, count / n)
         for (name, offset, slope), count in zip(record.pop("rungs"), answered, strict=True)
@@ -204,8 +204,7 @@ def last_threshold(
     cautious_first = np.unique(thresholds)[::-1]
     answered, worse, better = tally(rows, cautious_first)
     n = len(rows.scores)
-    p_values = excess_p_values(worse, better, n, disagreement) if labels else binom.cdf(worse, n, disagreement)
-    passed = p_values <= level
+    passed = p_values(worse, better, n, disagreement, labels) <= level
     last = (len(passed) if passed.all() else int(np.argmin(passed))) - 1
     if last < 0 or not answered[:, last].any():
         return None
@@ -237,6 +236,11 @@ def _reaching(values: Array, weights: Array, thresholds: Array) -> Array:
     return sums[np.searchsorted(-values[order], -thresholds, side="right")]
 
 
+def p_values(worse: Any, better: Any, rows: int, allowed: float, labels: bool) -> Array:
+    """Return p-values of "the replacement is worse on a share of at least ``allowed``", by one of the two tests."""
+    return excess_p_values(worse, better, rows, allowed) if labels else binom.cdf(worse, rows, allowed)
+
+
 def excess_p_values(worse: Array, better: Array, rows: int, allowed: float) -> Array:
     """Return p-values of "the mean of d is at least ``allowed``" for so many rows of d = 1 and d = -1."""
     bets = (1.0 - 1e-12) / (1.0 - allowed) * 0.5 ** np.arange(8)[:, None]
@@ -245,17 +249,24 @@ def excess_p_values(worse: Array, better: Array, rows: int, allowed: float) -> A
     return np.exp(np.minimum(0.0, math.log(len(bets)) - logsumexp(grown, axis=0)))
 
 
-def rows_needed(disagreement: float, confidence: float, rate: float = 0.0) -> int:
-    """Return how many rows, within a hundredth, certify ``disagreement`` if a share ``rate`` below it differs."""
+def rows_needed(disagreement: float, confidence: float, rate: float = 0.0, labels: bool = False) -> int:
+    """Return how many rows, within a hundredth, certify ``disagreement`` if a share ``rate`` below it is worse."""
     rows = math.ceil(math.log1p(-confidence) / math.log1p(-disagreement))
-    while binom.cdf(math.ceil(rate * rows), rows, disagreement) > 1.0 - confidence:
+    while p_values(math.ceil(rate * rows), 0, rows, disagreement, labels) > 1.0 - confidence:
         rows = math.ceil(1.01 * rows)
     return rows
 
 
-def upper_limit(differing: int, rows: int, confidence: float) -> float:
-    """Return the largest share that so many differing rows are compatible with (Clopper and Pearson, one side)."""
-    return 1.0 if differing >= rows else float(beta.ppf(confidence, differing + 1, rows - differing))
+def upper_limit(worse: int, rows: int, confidence: float, labels: bool = False) -> float:
+    """Return the least share that so many worse rows certify (without labels: Clopper and Pearson, one side)."""
+    if worse >= rows:
+        return 1.0
+    low, high = worse / rows, 1.0
+    while labels and high - low > 1e-6:
+        middle = 0.5 * (low + high)
+        passes = p_values(worse, 0, rows, middle, labels) <= 1.0 - confidence
+        low, high = (low, middle) if passes else (middle, high)
+    return high if labels else float(beta.ppf(confidence, worse + 1, rows - worse))
 
 
 def check_promise(disagreement: float, confidence: float) -> None:
@@ -268,11 +279,11 @@ def check_promise(disagreement: float, confidence: float) -> None:
             )
 
 
-def check_rows(measured: int, disagreement: float, confidence: float, share: float) -> None:
+def check_rows(measured: int, disagreement: float, confidence: float, share: float, labels: bool = False) -> None:
     """Refuse a sample that could not certify even a perfect student; ``share`` of the rows given are measured."""
-    needed = rows_needed(disagreement, confidence)
+    needed = rows_needed(disagreement, confidence, labels=labels)
     if measured < needed:
-        possible = upper_limit(0, measured, confidence) if measured else 1.0
+        possible = upper_limit(0, measured, confidence, labels)
         given = math.ceil(needed / share)
         in_all = "" if given == needed else f", {given:,} in all"
         raise CertificationError(
@@ -284,13 +295,15 @@ def check_rows(measured: int, disagreement: float, confidence: float, share: flo
         )
 
 
-def refusal(rows: Measured, disagreement: float, confidence: float, coverage: float) -> CertificationError:
+def refusal(
+    rows: Measured, disagreement: float, confidence: float, coverage: float, labels: bool = False
+) -> CertificationError:
     """Return the error that says what could be promised if the student answered the surer half of the rows."""
     n, worse, others = len(rows.scores), rows.losses[:, 0] == 1, rows.losses[:, -1] == 1
     half = np.argsort(-rows.scores[:, 0], kind="stable")[: (n + 1) // 2]
     seen = int(worse[half].sum() + others.sum() - others[half].sum())
-    possible = upper_limit(seen, n, confidence)
-    enough = rows_needed(disagreement, confidence, seen / n) if seen < disagreement * n else None
+    possible = upper_limit(seen, n, confidence, labels)
+    enough = rows_needed(disagreement, confidence, seen / n, labels) if seen < disagreement * n else None
     advice = f"about {enough:,} measured rows would do" if enough else "more rows will not help: take a better student"
     if float(np.mean(others)) >= disagreement:
         advice = "the model itself answers so many rows differently when its batches change: tighten its solver"

@@ -14,7 +14,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,31 +63,7 @@ class Decision:
 
     def __repr__(self) -> str:
         done = f"{int(self.proven.sum()):,} of {len(self.proven):,} rows proven"
-        return f"Decision({done}, {float(sum(self.steps)) / max(1, len(self.steps)):.1f} steps per row)"
-
-
-class ProvableMap(Protocol):
-    """What is proven about: a map of rows, and outputs that are affine in its state."""
-
-    lipschitz: float
-    scale: float
-    """How many times the state is as long as z."""
-    effect: Tensor
-    """The outputs' slopes in the state, shape (outputs, state)."""
-
-    def start(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return a first state for every row, and what the map and the outputs need of its input."""
-        ...
-
-    def step(self, u: Tensor, drive: Tensor) -> Tensor:
-        """Apply the map."""
-        ...
-
-    def outputs(self, u: Tensor, seen: Tensor) -> Tensor: ...
-
-    def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
-        """Return bounds of the rounding errors of a step and of an output."""
-        ...
+        return f"Decision({done}, {float(self.steps.sum()) / max(1, len(self.steps)):.1f} steps per row)"
 
 
 class Rounding(NamedTuple):
@@ -125,7 +101,7 @@ def prove(searches: Iterable[Callable[[], Search]], X: Any, tol: float | None = 
 class Search:
     """Iteration of a map: rows leave when they are proven, or when rounding is all that is left."""
 
-    def __init__(self, problem: ProvableMap) -> None:
+    def __init__(self, problem: Proven | _Wrapped) -> None:
         self.problem, self.limit = problem, problem.lipschitz
         effect = problem.effect.double()
         self.apart = torch.cdist(effect, effect) * (1.0 + 1e-9)
@@ -210,11 +186,15 @@ def upper_norms(rows: Tensor) -> Tensor:
 
 
 class Proven:
-    """The map of an ``nn.DEQ``, in the precision of its weights."""
+    """The map of an ``nn.DEQ``, in the precision of its weights, and outputs that are affine in its state.
+
+    The state is ``scale`` times as long as z; ``effect`` holds the slopes of the outputs in it, (outputs, state).
+    """
 
     def __init__(self, model: Any, lipschitz: float) -> None:
         self.model, self.lipschitz, self.scale = model, lipschitz, math.sqrt(model.width)
         layer, unit = model._layer, torch.finfo(model.recurrent.dtype).eps / 2.0
+        count = layer.features(model.recurrent)
         lost, lost_drive = (gamma(layer.terms(w) + 8, unit) for w in (model.recurrent, model.input))
         # factors of |u|, of |B| |x|, of |drive| and of one: ``error`` bounds that of a step, ``size`` pre-activations
         gain = layer.gain * layer.spread(model.recurrent)
@@ -222,21 +202,22 @@ class Proven:
         error = torch.tensor([lost * gain, lost_drive, 8.0 * unit, 0.0], dtype=torch.float64)
         for phi, factor, spread in model._layers_of_cell():
             size = phi.lipschitz * size
-            size[3] += abs(float(phi(torch.zeros((), dtype=torch.float64)))) * math.sqrt(model._state_size())
+            size[3] += abs(float(phi(torch.zeros((), dtype=torch.float64)))) * math.sqrt(count)
             error = phi.lipschitz * error + _FUNCTION * unit * size
             size, error = spread * size, factor * error + lost * spread * size
         self.error = error.tolist()
         weights = model.input.detach().double().transpose(0, 1).flatten(1).norm(dim=1).max()
         self.columns, self.spread = (model._drive_factor() * float(w) for w in (weights, layer.spread(model.input)))
-        read = gamma(model.readout.shape[1] + model._state_size() // model.width + 64, unit)
+        read = gamma(model.readout.shape[1] + count // model.width + 64, unit)
         weights = read * float(model.readout.detach().double().norm(dim=1).max()) * model._factor(model.readout)
         self.sees_inputs = model._dense.readout == "pre-activation"
         sigmas = model._sigmas if self.sees_inputs else (1.0, 0.0, 0.0)
         constant = 0.0 if model.bias is None else read * float(model.bias.detach().abs().max())
         self.reads = weights * max(1.0, sigmas[0]) / self.scale, weights * sigmas[1], weights * sigmas[2] + constant
-        self.effect = _effect(self.outputs, model.readout, model._state_size(), model.in_features)
+        self.effect = _effect(self.outputs, model.readout, count, model.in_features)
 
     def start(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a first state for every row, and what the map and the outputs need of its input."""
         x = x.to(self.model.input.dtype)
         drive = self.model._project(x)
         seen = x if self.sees_inputs else x[:, :0]
@@ -249,6 +230,7 @@ class Proven:
         return self.model.read(self.model._read(u / self.scale, seen))
 
     def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
+        """Return bounds of the rounding errors of a step and of an output."""
         inputs = upper_norms(x)
         entries = norm_slack(x)[0] * torch.linalg.vector_norm(x, 1, dim=1).double()
         through = torch.minimum(self.spread * inputs, self.columns * entries)  # both bound |B| |x|
@@ -405,7 +387,7 @@ class Contraction:
 
 
 class _Wrapped:
-    """The map of a cell, in the precision of rows."""
+    """The map of a cell, in the precision of rows, with the attributes of :class:`Proven`."""
 
     scale = 1.0
 

@@ -112,10 +112,6 @@ class DEQ(Model):
         """The specification of the cell."""
         return self.spec
 
-    @property
-    def _phi(self) -> Activation:
-        return self._dense.activation
-
     def features(self, x: Tensor) -> Tensor:
         x = self.spec.flattened(x)
         check_input(x, self.in_features, self.input.dtype)
@@ -123,7 +119,7 @@ class DEQ(Model):
         drive = self._project(x)
         rows = drive.reshape(-1, drive.shape[-1])
         if self._dense.plain:
-            u = equilibrium(self.recurrent, rows, self._layer, self._phi, self.solver)
+            u = equilibrium(self.recurrent, rows, self._layer, self._dense.activation, self.solver)
         else:
             u = cell_equilibrium(self._step, rows, self.solver)
         return self._read(u.reshape(drive.shape) / math.sqrt(self.width), x)
@@ -220,10 +216,6 @@ class DEQ(Model):
         norms = [norm_bound(s, float(torch.linalg.matrix_norm(s[0], 2))) / scale for s in symbols]
         sizes = [float(s.norm()) * (1.0 + 1e-9) / scale for s in symbols]
         return list(zip(self._dense.activations, [*norms, 1.0], [*sizes, 0.0], strict=True))
-
-    def _state_size(self) -> int:
-        """Return the length of a state."""
-        return self._layer.features(self.recurrent)
 
     def _drive_factor(self) -> float:
         """Return what the inputs are multiplied by."""

@@ -106,7 +106,8 @@ def _contraction(tangents: Tangents, x: Tensor, y: Tensor | None, full: bool, pr
     found = x.new_zeros((len(x), k, len(other), k) if full else (len(x), len(other)))
     most = max(len(x), len(other))
     left, right = ([u for u in tangents.units(most, full) if u[0].start < len(part)] for part in (x, other))
-    pairs = [(a, b) for a in left for b in right if (full or a[1] == b[1]) and (y is not None or not _before(b, a))]
+    half = range(len(left)) if y is None else [0] * len(left)  # with itself: no pair twice
+    pairs = [(a, b) for a, i in zip(left, half, strict=True) for b in right[i:] if full or a[1] == b[1]]
     kept, last = _Kept(tangents), None
     for a, b in track(pairs, len(pairs), "empirical kernel", progress):
         if last != a:
@@ -137,10 +138,6 @@ class _Kept:
                 return found
             self.blocks[key] = found
         return self.blocks[key]
-
-
-def _before(a: Any, b: Any) -> bool:
-    return (a[1][0], a[0].start) < (b[1][0], b[0].start)
 
 
 def _place(found: Tensor, a: Any, b: Any, full: bool) -> Tensor:

@@ -113,7 +113,7 @@ def replace(
     ask = Teacher(model, Agreement.of(tolerance))
     rows = read_rows(X, "X", generator, ask.like)
     fresh = None if calibration is None else read_rows(calibration, "calibration", generator, ask.like)
-    _check_rows(rows, fresh, disagreement, confidence)
+    _check_rows(rows, fresh, disagreement, confidence, labels is not None)
     beside = (X, rows) if fresh is None else (calibration, fresh)
     truth = None if labels is None else _truth(labels, *beside)
     train, choose, measure, truth = _split(ask, rows, fresh, truth, generator)
@@ -125,8 +125,9 @@ def replace(
         networks, abstains = _networks(ladder, ask, train)
         if "student" in networks:
             student = training.get("student") or Student(train, options.width or width_of(train, model))
-            _check_student(student, train)
-            distil(student, train, pool, choose, options, seed, training.get("progress"))
+            _check_student(student, train, options.steps)
+            if options.steps:
+                distil(student, train, pool, choose, options, seed, training.get("progress"))
             networks[networks.index("student")] = student
         rungs = [with_score(one, train, pool, choose, options, disagreement, seed) for one in networks]
     scale = common_scale(rungs, choose)
@@ -211,7 +212,7 @@ class Replacement(Drawn, nn.Module):
         """Answer many rows: first by the student, then the remaining rows by the model in full batches.
 
         Arrays give an array of outputs. An iterable of batches of any length gives an iterator over their outputs, in
-        order; at most a few dozen batches are held.
+        order; they are held until the model has a full batch to answer, or 256 MB of them are there.
         """
         positive_int("batch_size", batch_size, most=2**31)
         if is_stream(X):
@@ -224,15 +225,16 @@ class Replacement(Drawn, nn.Module):
         """Yield the outputs of batches once enough rows were left for a batch of the next rung."""
         done: list[Tensor] = []
         left: list[tuple[Tensor, Tensor]] = []
+        waiting = held = 0
         for batch in batches:
             x = self._rows(batch.to(self.scored.scale.device))
             outputs, open_rows = self._climb(x, 0)
             done.append(outputs)
             left.append((open_rows, x[open_rows]))
-            waiting = sum(len(part) for part, _ in left)
-            if waiting >= size or sum(part.numel() for part in done) > LIMITS.waiting:
+            waiting, held = waiting + len(open_rows), held + outputs.numel() + 1024  # for the tensor itself
+            if waiting >= size or held > LIMITS.waiting:
                 yield from self._finish(done, left, size)
-                done, left = [], []
+                done, left, waiting, held = [], [], 0, 0
         yield from self._finish(done, left, size)
 
     def _finish(self, done: list[Tensor], left: list[tuple[Tensor, Tensor]], size: int) -> Iterator[Tensor]:
@@ -443,12 +445,12 @@ def _read_network(
 # ---- rows and rungs ------------------------------------------------------------------------------------------
 
 
-def _check_rows(rows: Tensor, fresh: Tensor | None, disagreement: float, confidence: float) -> None:
+def _check_rows(rows: Tensor, fresh: Tensor | None, disagreement: float, confidence: float, labels: bool) -> None:
     """Refuse too few rows, and calibration rows that are not fresh or of another shape."""
     if fresh is not None and fresh.shape[1:] != rows.shape[1:]:
         raise InvalidInputError(f"calibration rows have shape {tuple(fresh.shape[1:])}, X has {tuple(rows.shape[1:])}")
     measured = round(_SHARES[2] * len(rows)) if fresh is None else len(fresh)
-    check_rows(measured, disagreement, confidence, _SHARES[2] if fresh is None else 1.0)
+    check_rows(measured, disagreement, confidence, _SHARES[2] if fresh is None else 1.0, labels)
     if fresh is not None:
         check_fresh(rows, fresh)
         return
@@ -517,7 +519,7 @@ def _networks(ladder: Any, ask: Teacher, train: Data) -> tuple[list[Any], bool]:
     return found, abstains
 
 
-def _check_student(student: nn.Module, data: Data) -> None:
+def _check_student(student: nn.Module, data: Data, steps: int) -> None:
     rows = data.rows[:2].clone()
     with naming("the student", rows), torch.no_grad():
         outputs = student.eval()(rows)
@@ -531,7 +533,7 @@ def _check_student(student: nn.Module, data: Data) -> None:
             "the student overwrites the rows that it is given, as nn.ReLU(inplace=True) does, and the model would see "
             "what it left; take inplace=False"
         )
-    if not any(p.requires_grad for p in student.parameters()):
+    if steps and not any(p.requires_grad for p in student.parameters()):
         raise InvalidInputError("the student has no parameter that requires a gradient: there is nothing to train")
 
 

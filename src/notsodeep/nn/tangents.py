@@ -171,19 +171,18 @@ class Tangents:
 
     def _check_rows(self, probe: Tensor) -> int:
         """Return the number of outputs; refuse outputs that are no function of each row by itself."""
-        alone, both = (self._try(probe[:rows]) for rows in (1, 2))
+        seen = []
+        for x in (probe[:1], probe):
+            with naming("the model", x), torch.no_grad():
+                seen.append(functional_call(self.model, self.leaves, (x.clone(),)))
+            check_outputs(seen[-1], len(x))
+        alone, both = (out.reshape(len(out), -1) for out in seen)
         if float((both[:1] - alone).norm()) > _AGREE * float(both.norm()):
             raise InvalidInputError(
                 "the outputs of a row depend on the other rows of its batch, or on chance: the model must be a "
                 "function of each row by itself. Call model.eval() if it has such layers"
             )
         return alone.shape[1]
-
-    def _try(self, x: Tensor) -> Tensor:
-        with naming("the model", x), torch.no_grad():
-            out = functional_call(self.model, self.leaves, (x.clone(),))
-        check_outputs(out, len(x))
-        return out.reshape(len(x), -1)
 
     def _choose_tapped(self, probe: Tensor) -> None:
         """Find the parameters of products that see each row by itself and that are used nowhere else."""
@@ -361,24 +360,19 @@ def graphs() -> Iterator[None]:
 # ---- what is refused -----------------------------------------------------------------------------------------
 
 
-def _are_names(given: Any) -> bool:
-    """Return whether this is a name, or a collection of names."""
-    return isinstance(given, str) or (isinstance(given, Collection) and all(isinstance(one, str) for one in given))
-
-
 def chosen(model: nn.Module, parameters: Parameters = None) -> Leaves:
     """Return the parameters that are asked for, by name; those that train unless asked otherwise."""
     every: dict[str, Tensor] = dict(model.named_parameters())
+    given = [parameters] if isinstance(parameters, str) else parameters
     if not every:
         raise InvalidInputError(f"{type(model).__name__} has no parameters: there is no gradient to take")
     if parameters is None:
         found = {name: p for name, p in every.items() if p.requires_grad}
         reason = "every parameter is frozen (requires_grad=False); thaw some, or name them with parameters="
-    elif not callable(parameters) and not _are_names(parameters):
+    elif not callable(given) and not (isinstance(given, Collection) and all(isinstance(one, str) for one in given)):
         raise InvalidInputError(f"parameters must be names, patterns or a function of a name, got {shown(parameters)}")
     else:
-        patterns = [] if callable(parameters) else [parameters] if isinstance(parameters, str) else list(parameters)
-        wanted = parameters if callable(parameters) else lambda name: any(fnmatch.fnmatch(name, p) for p in patterns)
+        wanted = given if callable(given) else lambda name: any(fnmatch.fnmatch(name, pattern) for pattern in given)
         found = {name: p for name, p in every.items() if wanted(name)}
         reason = f"parameters={shown(parameters)} chooses none of {shown(list(every))}"
     found = {name: p for name, p in found.items() if p.is_floating_point()}

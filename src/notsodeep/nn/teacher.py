@@ -70,10 +70,10 @@ class Agreement:
     def check_shape(self, shape: tuple[int, ...], whole: bool) -> None:
         """Refuse outputs of a row that hold no classes where classes are compared, or are no field."""
         if self.tolerance is None and (len(shape) != (1 if self.share is None else max(2, len(shape))) or shape[0] < 2):
-            hint = "; classes are compared by their scores: let the model return these" if whole else ""
+            hint = "the scores, not the class" if whole else "(-y, y) for a single logit y"
             raise InvalidInputError(
                 f"the model has outputs of shape {shape} for each row, which are no scores of two or more classes; for "
-                f"numbers give tolerance=, the error that counts as agreement{hint}"
+                f"classes let it return {hint}, for numbers give tolerance=, the error that counts as agreement"
             )
         if self.share is not None and not shape:
             raise InvalidInputError("a share of pixels belongs to fields; the model has one number for each row")
@@ -179,6 +179,7 @@ def sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Gener
     """Return at most so many rows of a stream that is read once: those with the largest of random keys."""
     parts: list[Tensor] = []
     keys: list[Tensor] = []
+    held = 0
     for batch in batches:
         part = rows_of(batch, f"a batch of {name}").cpu()
         known = parts[0] if parts else part
@@ -187,9 +188,10 @@ def sampled(batches: Iterable[Any], name: str, most: int, generator: torch.Gener
             raise InvalidInputError(f"the batches of {name} must hold rows of one shape, got rows of {shapes}")
         parts.append(part)
         keys.append(torch.rand(len(part), generator=generator, dtype=torch.float32))
-        if 2 * sum(map(len, keys)) > 3 * most:  # now and then, so that a row is copied few times
-            parts, keys = ([kept] for kept in _largest(parts, keys, most))
-    if not sum(map(len, parts)):
+        held += len(part)
+        if 2 * held > 3 * most:  # now and then, so that a row is copied few times
+            parts, keys, held = *([kept] for kept in _largest(parts, keys, most)), most
+    if not held:
         raise InvalidInputError(f"{name} is an iterable without a row; a generator can be read only once")
     return _largest(parts, keys, most)[0]
 
@@ -205,7 +207,8 @@ def _largest(parts: list[Tensor], keys: list[Tensor], most: int) -> tuple[Tensor
 
 def check_fresh(rows: Tensor, fresh: Tensor) -> None:
     """Refuse calibration rows that are rows of X, unless rows of X repeat each other as often."""
-    keys, other = ([hash(row.tobytes()) for row in _bytes(part)] for part in (rows, fresh))
+    parts = (part.detach().cpu().flatten(1).contiguous().view(torch.uint8).numpy() for part in (rows, fresh))
+    keys, other = ([hash(row.tobytes()) for row in part] for part in parts)
     known = set(keys)
     shared = sum(key in known for key in other)
     repeated = (len(keys) - len(known)) / len(keys)
@@ -215,7 +218,3 @@ def check_fresh(rows: Tensor, fresh: Tensor) -> None:
             "it agrees more often than on inputs to come, and the promise would be void. Give other rows, or leave "
             "calibration out: then a part of X is kept for it"
         )
-
-
-def _bytes(rows: Tensor) -> np.ndarray:
-    return rows.detach().cpu().flatten(1).contiguous().view(torch.uint8).numpy()
