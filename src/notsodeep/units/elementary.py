@@ -33,11 +33,9 @@ class Basis:
     def __post_init__(self) -> None:
         positive_int("degree", self.degree, 1, LIMITS.degree)
         positive_int("singular", self.singular, 0, LIMITS.degree)
-        large = self.alpha * (self.degree + 10) > LIMITS.fineness
-        if large or not (self.alpha >= 1e-3 and self.order in (0, 1, 2)):
-            raise ActivationError(
-                f"a basis needs alpha from 0.001 to {LIMITS.fineness:g} / (degree + 10) and order 0, 1 or 2; got {self!r}"
-            )
+        most = LIMITS.fineness / (self.degree + 10)
+        if not (1e-3 <= self.alpha <= most and self.order in (0, 1, 2)):
+            raise ActivationError(f"a basis needs alpha from 0.001 to {most:.4g}, order 0, 1 or 2; got {self!r}")
         if self.parity not in (None, "odd", "even"):
             raise ActivationError(f"parity must be 'odd', 'even' or None, got {self.parity!r}")
 
