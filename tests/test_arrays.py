@@ -195,3 +195,12 @@ def test_expectations_asked_first_under_a_foreign_device(scale):
     with torch.device("meta"):
         found = asked()
     assert found == asked()
+
+
+def test_columns_of_pandas_that_may_hold_missing_values():
+    pandas = pytest.importorskip("pandas")
+    frame, deq = pandas.DataFrame(np.arange(12).reshape(4, 3)), nsd.DEQ("tanh", 0.2)
+    np.testing.assert_array_equal(nsd.ck(deq, frame.astype("Int64")), nsd.ck(deq, frame))
+    for other in (frame.astype("Int64").where(frame > 2), frame.astype(str)):
+        with pytest.raises(InvalidInputError, match="numeric"):
+            nsd.ck(deq, other)

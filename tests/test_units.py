@@ -62,7 +62,7 @@ def test_units_block_by_block_are_those_of_the_definition(basis, width, monkeypa
     "changed", [{"alpha": 2000.0}, {"alpha": 5e-324}, {"singular": 1e-300}, {"degree": 10**18}, {"order": 1.5}], ids=str
 )
 def test_functions_that_need_tables_without_end_are_refused(changed) -> None:
-    with pytest.raises(InvalidInputError, match="degree|singular|alpha"):
+    with pytest.raises(InvalidInputError, match=r"degree|singular|alpha"):
         Basis(**({"alpha": 0.5, "degree": 4} | changed))
 
 

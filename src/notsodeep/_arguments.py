@@ -211,7 +211,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _is_dense(value: Any) -> bool:
-    if not isinstance(value, Tensor) or value.is_complex():
+    if not isinstance(value, Tensor) or value.is_complex() or value.is_nested or value.is_quantized:
         return False
     return value.layout == torch.strided and value.device.type != "meta"
 

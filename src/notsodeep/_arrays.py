@@ -162,6 +162,8 @@ def _from_array(X: Any, name: str) -> Tensor:
         raise InvalidInputError(f"{name} has masked entries; remove or impute these points")
     try:
         array = np.asarray(X)
+        if array.dtype == object and hasattr(X, "columns") and all(kind.kind in "fiub" for kind in X.dtypes):
+            array = np.asarray(X, dtype=np.float64)  # columns of pandas that may hold missing values
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InvalidInputError(f"{name} must be a numeric array with rows of one length: {error}") from None
     if array.dtype.kind not in "fiub":

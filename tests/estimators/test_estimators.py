@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import notsodeep as nsd
 from helpers import differences, tolerance
-from notsodeep.errors import InvalidInputError, NotSoDeepWarning
+from notsodeep.errors import ConvergenceError, InvalidInputError, NotSoDeepWarning
 from notsodeep.estimators._limits import LIMITS
 from notsodeep.estimators.selection import GRID, extrapolated
 from notsodeep.solve import CG
@@ -274,6 +274,12 @@ def test_targets_that_are_no_numbers_are_refused(machine, targets, message):
             machine().fit(X, targets)
     else:  # which scales them first
         assert np.isfinite(machine(optimise=False).fit(X, targets).predict(NEW)).all()
+
+
+def test_predictions_beyond_the_range_are_refused():
+    model = nsd.DEQRegressor(**GIVEN | {"ridge": 1e-8}, fit_intercept=False).fit(X, 1e308 * np.sign(Y[:, 0]))
+    with pytest.raises(ConvergenceError, match="scale the targets down"):
+        model.predict(NEW)
 
 
 def test_labels_without_classes_are_refused_as_other_input_is():

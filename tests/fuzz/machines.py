@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 import notsodeep as nsd
@@ -76,10 +77,27 @@ def some_data(rng: np.random.Generator) -> tuple[Array, Array]:
     return (X.astype(np.float32) if rng.random() < 0.2 and np.abs(X).max() < 1e30 else X), y
 
 
+KINDS: tuple[Callable[[Array], Any], ...] = (
+    lambda a: torch.tensor(a, dtype=torch.float64).requires_grad_(),
+    lambda a: torch.tensor(a, dtype=torch.bfloat16),
+    lambda a: np.ma.array(a, mask=a == a.flat[0]),
+    lambda a: a.astype(object),
+    lambda a: a.astype(str),
+    lambda a: np.where(a > 0, 1e308, -1e308),
+    lambda a: np.asfortranarray(a)[::-1],
+)
+
+
+def of_another_kind(rng: np.random.Generator, array: Array) -> Any:
+    """Rows or targets as tensors with gradients, short floats, text, objects, or absurd numbers; seldom."""
+    return KINDS[int(rng.integers(len(KINDS)))](array) if rng.random() < 0.1 else array
+
+
 def machine(rng: np.random.Generator) -> int:
     """Fit, predict, save, load and predict again; how many rows were predicted."""
     model, (X, y) = a_machine(rng), some_data(rng)
-    if refused(lambda: model.fit(X, y)) is None:
+    rows, targets = of_another_kind(rng, X), of_another_kind(rng, y)
+    if refused(lambda: model.fit(rows, targets)) is None:
         return 0
     transforms = isinstance(model, nsd.DEQFeatures)
     call = "transform" if transforms else "predict"

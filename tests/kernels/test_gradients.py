@@ -130,6 +130,8 @@ def test_transforms_of_convolutional_kernels() -> None:
     equal(vmap(lambda x: nsd.ck(deq, x))(images), torch.stack([nsd.ck(deq, x) for x in images]))
     with pytest.raises(InvalidInputError, match="no gradients in the images"):
         grad(lambda x: nsd.ck(deq, x).sum())(images[0])
+    with pytest.raises(InvalidInputError, match="no gradients in the variances"):
+        nsd.ConvDEQ("relu", torch.tensor(0.2, requires_grad=True), image=(1, 2, 3))
 
 
 def test_tensors_of_inference() -> None:

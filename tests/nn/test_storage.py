@@ -15,7 +15,7 @@ import notsodeep as nsd
 from helpers import ulps
 from notsodeep.activations import Activation, Hermite, LeakyReLU
 from notsodeep.errors import CheckpointError, InvalidInputError, SerialisationError
-from notsodeep.nn import SolverOptions
+from notsodeep.nn import SolverOptions, checkpoint
 from notsodeep.nn.checkpoint import read_file, write_file
 
 X = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
@@ -123,6 +123,23 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch) -> None:
     assert document == {"version": 1}
     assert torch.equal(tensors["a"], torch.ones(2))
     assert [f.name for f in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch) -> None:
+    first, second = (nsd.nn.DEQ(nsd.DEQ("tanh", 0.2), 3, 8, 2, seed=seed) for seed in (0, 1))
+    path, real, calls = tmp_path / "model.safetensors", checkpoint.safe_open, []
+    nsd.nn.save(first, path)
+
+    def meddling(*args, **options):
+        opened = real(*args, **options)
+        if not calls:  # metadata are those of the first file, tensors those of the second
+            nsd.nn.save(second, path)
+        calls.append(opened)
+        return opened
+
+    monkeypatch.setattr(checkpoint, "safe_open", meddling)
+    assert torch.equal(nsd.nn.load(path).recurrent, second.recurrent)
+    assert len(calls) == 2
 
 
 def test_user_functions_cannot_be_saved_silently(tmp_path) -> None:

@@ -94,6 +94,12 @@ def test_free_memory_is_guessed_where_the_system_does_not_tell(monkeypatch, syst
     assert operators.available_bytes(torch.device("cpu")) == operators.LIMITS.assumed_memory
 
 
+def test_a_folder_that_cannot_be_written_is_refused(problem, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(InvalidInputError, match="taken cannot hold the kernel: File exists"):
+        nsd.DEQRegressor(solver=CG(folder=tmp_path / "taken"), ridge=1e-2).fit(np.eye(9), np.ones(9))
+
+
 def test_residuals_of_many_rows_are_judged_on_a_sample(problem, monkeypatch):
     deq, X, targets, _ = problem
     options = CG(dtype="float32", tol=1e-4, rank=75)

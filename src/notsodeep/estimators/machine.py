@@ -75,10 +75,14 @@ class FittedMachine:
     def predict(self, X: Tensor, client: Any = None) -> Tensor:
         """Return f at the rows of X, (m, k), in double precision; a client shares a long sum among its workers."""
         if client is None or len(X) * len(self.X) < SOLVE_LIMITS.entries:
-            return self.mean + self.kernel.expansion(X, self.X, self.coefficients)
-        from ..distributed.operator import expand
+            found = self.mean + self.kernel.expansion(X, self.X, self.coefficients)
+        else:
+            from ..distributed.operator import expand
 
-        return self.mean + expand(client, self.kernel, self.X, self.coefficients, X)
+            found = self.mean + expand(client, self.kernel, self.X, self.coefficients, X)
+        if not bool(torch.isfinite(found).all()):
+            raise ConvergenceError("predictions are beyond the range of float64; scale the targets down")
+        return found
 
 
 def fit_machine(

@@ -151,7 +151,9 @@ class ConvDEQ(_OfImages):
         filter: int = 3,
         pool: int | Literal["global"] = 1,
     ) -> None:
-        dense = DEQ(phi, sigma_a2, sigma_b2, sigma_c2).detached()
+        dense = DEQ(phi, sigma_a2, sigma_b2, sigma_c2)
+        if dense.tracked:
+            raise InvalidInputError("convolutional kernels have no gradients in the variances; give plain numbers")
         if len(dense.activations) > 1:
             raise InvalidInputError(f"the cell of a ConvDEQ has one layer, got {len(dense.activations)} activations")
         self._set(dense, image, filter, pool)

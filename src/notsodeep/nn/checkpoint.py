@@ -207,9 +207,12 @@ def read_file(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors, all finite, and the document, of this kind and schema, of a file as it was written."""
     try:
-        with open(path, "rb"), safe_open(path, framework="pt") as file:  # Python says why a file cannot be opened
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        for _ in range(100):
+            with open(path, "rb") as stream, safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+                if os.path.samestat(os.fstat(stream.fileno()), os.stat(path)):
+                    break  # it opens its path twice, and another writer may have replaced the file between
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
     except SafetensorError as error:

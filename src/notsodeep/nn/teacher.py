@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._arguments import shown
+from .._arguments import KINDS, shown
 from .._arrays import as_numbers, bad_row
 from ..errors import InvalidInputError, warn
 from .model import LIMITS, as_batch, naming
@@ -69,6 +69,8 @@ class Agreement:
 
     def check_shape(self, shape: tuple[int, ...], whole: bool) -> None:
         """Refuse outputs of a row that hold no classes where classes are compared, or are no field."""
+        if 0 in shape:
+            raise InvalidInputError(f"the model has outputs of shape {shape} for each row, which hold no numbers")
         if self.tolerance is None and (len(shape) != (1 if self.share is None else max(2, len(shape))) or shape[0] < 2):
             hint = "the scores, not the class" if whole else "(-y, y) for a single logit y"
             raise InvalidInputError(
@@ -125,12 +127,13 @@ class Teacher:
         """Return real outputs of the type of the rows, one for each, all of one shape and finite."""
         if isinstance(outputs, tuple | list) and outputs and isinstance(outputs[0], Tensor):
             outputs = outputs[0]  # what comes with the outputs is not replaced
-        if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1] or outputs.is_complex():
-            told = f"{outputs.dtype} of {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else shown(type(outputs))
+        dense = KINDS[Tensor].test(outputs)
+        if not dense or outputs.shape[:1] != x.shape[:1]:
+            told = f"{outputs.dtype} of {tuple(outputs.shape)}" if dense else shown(type(outputs))
             held = f" with {', '.join(map(repr, outputs))}" if isinstance(outputs, dict) else ""
             raise InvalidInputError(
-                f"{self.name} must return a tensor of real numbers with one row per input, alone or first in a tuple; "
-                f"got {told}{held} for {len(x)}. Wrap it in a module that returns the outputs alone"
+                f"{self.name} must return a dense tensor of real numbers with one row per input, alone or first in a "
+                f"tuple; got {told}{held} for {len(x)}. Wrap it in a module that returns the outputs alone"
             )
         shape = tuple(outputs.shape[1:])
         if self.shape is None:

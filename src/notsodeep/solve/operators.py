@@ -23,6 +23,7 @@ from .._arrays import as_rows
 from .._conjugate import thin
 from .._files import reserve
 from .._progress import track
+from ..errors import InvalidInputError
 from ._limits import LIMITS
 
 KernelFunction = Callable[[Tensor, Tensor | None], Tensor]  # k(X, Y) of shape (n, m); Y is None for k(X, X)
@@ -186,12 +187,15 @@ def stored_dtype(dtype: Dtype, n: int, free: float) -> torch.dtype:
 
 def _memory_map(folder: str | Path, n: int, panel: int, dtype: torch.dtype) -> Tensor:
     """Return a flat tensor for the triangle in a temporary file, which the system removes with its last user."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
     count = sum(min(panel, n - start) * (n - start) for start in range(0, n, panel))
-    with tempfile.TemporaryFile(dir=folder) as stream:
-        reserve(stream.fileno(), count * dtype.itemsize, Path(folder))  # a full disk is an error now, not a crash later
-        kind = np.float32 if dtype == torch.float32 else np.float64
-        return torch.from_numpy(np.memmap(stream, dtype=kind, mode="r+", shape=(count,)))
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as stream:
+            reserve(stream.fileno(), count * dtype.itemsize, Path(folder))  # a full disk is an error now
+            kind = np.float32 if dtype == torch.float32 else np.float64
+            return torch.from_numpy(np.memmap(stream, dtype=kind, mode="r+", shape=(count,)))
+    except OSError as error:
+        raise InvalidInputError(f"the folder {folder} cannot hold the kernel: {error.strerror or error}") from error
 
 
 def add_block(out: Tensor, v: Tensor, top: int, left: int, block: Tensor) -> None:

@@ -33,8 +33,9 @@ class Basis:
     def __post_init__(self) -> None:
         positive_int("degree", self.degree, 1, LIMITS.degree)
         positive_int("singular", self.singular, 0, LIMITS.degree)
-        if not (1e-3 <= self.alpha <= 2.0 and self.order in (0, 1, 2)):  # tables grow with alpha
-            raise ActivationError(f"a basis needs alpha from 0.001 to 2 and order 0, 1 or 2; got {self!r}")
+        most = LIMITS.fineness / (self.degree + 10)
+        if not (1e-3 <= self.alpha <= most and self.order in (0, 1, 2)):
+            raise ActivationError(f"a basis needs alpha from 0.001 to {most:.4g}, order 0, 1 or 2; got {self!r}")
         if self.parity not in (None, "odd", "even"):
             raise ActivationError(f"parity must be 'odd', 'even' or None, got {self.parity!r}")
 
