@@ -294,8 +294,9 @@ class _Graded(LayerMaps):
     def near(self, apart: Tensor) -> tuple[Tensor, Tensor]:
         """Return E[phi phi] and E[phi' phi'] at 1 - |rho|."""
         if self.phi.is_wave:
-            ends = (apart, 2.0 - apart) if self.domain.sign > 0 else (2.0 - apart, apart)
-            return wave_means(*self.q[self.domain.pairs].sqrt()[..., None], *ends)
+            below, above = (apart, 2.0 - apart) if self.domain.sign > 0 else (2.0 - apart, apart)
+            rx, ry = self.q[self.domain.pairs].sqrt()[..., None]
+            return wave_means(rx, ry, below, above)
         low, high = torch.aminmax(self._place(apart))
         if float(low) < self.ends[0] or float(high) > self.ends[1]:
             self._prepare(float(low), float(high))
