@@ -296,7 +296,8 @@ class _Graded(LayerMaps):
         if self.phi.is_wave:
             below, above = (apart, 2.0 - apart) if self.domain.sign > 0 else (2.0 - apart, apart)
             rx, ry = self.q[self.domain.pairs].sqrt()[..., None]
-            return wave_means(rx, ry, below, above)
+            sines, cosines = wave_means(rx, ry, below, above)
+            return (sines, cosines) if self.phi.parity == "odd" else (cosines, sines)
         low, high = torch.aminmax(self._place(apart))
         if float(low) < self.ends[0] or float(high) > self.ends[1]:
             self._prepare(float(low), float(high))
