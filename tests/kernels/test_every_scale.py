@@ -132,14 +132,15 @@ def wave_ntk(name: str, x: np.ndarray, y: np.ndarray, b: float, c: float) -> mp.
     return value + lam * slope / (1 - a * slope)
 
 
-@pytest.mark.parametrize(("name", "b", "c"), [("sin", 1.0, 1e4), ("cos", 1.0, 1e4), ("sin", 1000.0, 0.0)])
+@pytest.mark.parametrize(("name", "b", "c"), [("sin", 1.0, 1e4), ("sin", 1000.0, 0.0), ("cos", 1000.0, 0.0)])
 def test_waves_at_every_distance_in_arbitrary_precision(name, b, c):
     X = np.random.default_rng(6).standard_normal((60, 12)) / 12**0.5
     X[30:] = X[:30] + np.geomspace(1e-8, 0.3, 30)[:, None] * X[30:]
-    X[5] = -X[0]
+    X[36:] *= -1.0
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
     K = nsd.ntk(nsd.DEQ(name, 0.1, b, c), X)
     with mp.workdps(60):
-        for i, j in ((0, 30), (8, 38), (16, 46), (20, 50), (24, 54), (29, 59), (1, 2), (3, 40), (0, 5), (30, 5)):
+        for i, j in ((0, 30), (4, 34), (8, 38), (16, 46), (20, 50), (24, 54), (29, 59), (1, 2), (3, 40)):
             assert abs(float(wave_ntk(name, X[i], X[j], b, c) - K[i, j])) < tolerance() * (K[i, i] * K[j, j]) ** 0.5
 
 
