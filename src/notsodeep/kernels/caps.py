@@ -164,7 +164,9 @@ class Corner(Nodes):
         if not isinstance(cell, _Graded):
             return super().solve(fixed, cell, points, state)
         drive = fixed.drive(state.points)[self.pairs][..., None]
-        lack, bound = solve_lack(fixed, drive, cell.own[self.pairs][..., None], self.exact[1], self.sign, cell.near)
+        given = fixed, drive, cell.own[self.pairs][..., None], self.exact[1], self.sign, cell.near
+        # kinks off zero have a series for each interval, which would have to reach to a start far away
+        lack, bound = solve_lack(*given, close=self.sign > 0 and bool(set(cell.phi.kinks) - {0.0}))
         lam = self.sign * (bound - lack)
         self.exact = lam, lack / bound
         return lam
@@ -177,6 +179,7 @@ def solve_lack(
     apart: Tensor,
     sign: int,
     layer: Callable[[Tensor], tuple[Tensor, Tensor]],
+    close: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """What the covariances of pairs lack of the product of the deviations, and that product.
 
@@ -192,13 +195,14 @@ def solve_lack(
         Which of r = 1 and r = -1 is near.
     layer : callable
         E[phi phi] and E[phi' phi'] at 1 - |rho|.
+    close : bool
+        Begin where E[phi phi] is the product of the roots of E[phi^2] at either point, nearly so for parallel ones.
     """
     # q = b n^2 + e, and sqrt(q q') - b n n' (1 - apart) is a sum of positive terms
     (bx, by), (ex, ey) = drive, fixed.sigma_a2 * own
     bound, input = product_root(bx + ex, by + ey), product_root(bx, by)
     room = (bx * ey + by * ex + ex * ey) / (bound + input) + input * apart
-    # parallel points have the root of E[phi^2] E[phi'^2] in common
-    start = torch.maximum(room - product_root(ex, ey), input * apart) if sign > 0 else room
+    start = torch.maximum(room - product_root(ex, ey), input * apart) if close else room
     lack, last = torch.minimum(start, bound), math.inf
     for _ in range(LIMITS.steps):
         value, slope = layer(lack / bound)

@@ -82,10 +82,7 @@ class Specification:
     @property
     def closed(self) -> bool:
         """Whether all expectations have closed forms, or are short sums of some."""
-        return all(
-            phi.piecewise_linear or phi.closed_form() is not None or phi.mixed_form() is not None
-            for phi in self.activations
-        )
+        return all(phi.quick for phi in self.activations)
 
     def flattened(self, X: Any) -> Any:
         """Return inputs as rows; those of a dense network are."""
