@@ -164,7 +164,9 @@ class Corner(Nodes):
         if not isinstance(cell, _Graded):
             return super().solve(fixed, cell, points, state)
         drive = fixed.drive(state.points)[self.pairs][..., None]
-        lack, bound = solve_lack(fixed, drive, cell.own[self.pairs][..., None], self.exact[1], self.sign, cell.near)
+        given = fixed, drive, cell.own[self.pairs][..., None], self.exact[1], self.sign, cell.near
+        # kinks off zero have a series for each interval, which would have to reach to a start far away
+        lack, bound = solve_lack(*given, close=self.sign > 0 and bool(set(cell.phi.kinks) - {0.0}))
         lam = self.sign * (bound - lack)
         self.exact = lam, lack / bound
         return lam
@@ -177,6 +179,7 @@ def solve_lack(
     apart: Tensor,
     sign: int,
     layer: Callable[[Tensor], tuple[Tensor, Tensor]],
+    close: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """What the covariances of pairs lack of the product of the deviations, and that product.
 
@@ -192,13 +195,14 @@ def solve_lack(
         Which of r = 1 and r = -1 is near.
     layer : callable
         E[phi phi] and E[phi' phi'] at 1 - |rho|.
+    close : bool
+        Begin where E[phi phi] is the product of the roots of E[phi^2] at either point, nearly so for parallel ones.
     """
     # q = b n^2 + e, and sqrt(q q') - b n n' (1 - apart) is a sum of positive terms
     (bx, by), (ex, ey) = drive, fixed.sigma_a2 * own
     bound, input = product_root(bx + ex, by + ey), product_root(bx, by)
     room = (bx * ey + by * ex + ex * ey) / (bound + input) + input * apart
-    # parallel points have the root of E[phi^2] E[phi'^2] in common
-    start = torch.maximum(room - product_root(ex, ey), input * apart) if sign > 0 else room
+    start = torch.maximum(room - product_root(ex, ey), input * apart) if close else room
     lack, last = torch.minimum(start, bound), math.inf
     for _ in range(LIMITS.steps):
         value, slope = layer(lack / bound)
@@ -294,8 +298,10 @@ class _Graded(LayerMaps):
     def near(self, apart: Tensor) -> tuple[Tensor, Tensor]:
         """Return E[phi phi] and E[phi' phi'] at 1 - |rho|."""
         if self.phi.is_wave:
-            ends = (apart, 2.0 - apart) if self.domain.sign > 0 else (2.0 - apart, apart)
-            return wave_means(*self.q[self.domain.pairs].sqrt()[..., None], *ends)
+            below, above = (apart, 2.0 - apart) if self.domain.sign > 0 else (2.0 - apart, apart)
+            rx, ry = self.q[self.domain.pairs].sqrt()[..., None]
+            sines, cosines = wave_means(rx, ry, below, above)
+            return (sines, cosines) if self.phi.parity == "odd" else (cosines, sines)
         low, high = torch.aminmax(self._place(apart))
         if float(low) < self.ends[0] or float(high) > self.ends[1]:
             self._prepare(float(low), float(high))

@@ -79,6 +79,11 @@ class Specification:
         """Whether an activation has kinks."""
         return any(phi.kinks for phi in self.activations)
 
+    @property
+    def closed(self) -> bool:
+        """Whether all expectations have closed forms, or are short sums of some."""
+        return all(phi.quick for phi in self.activations)
+
     def flattened(self, X: Any) -> Any:
         """Return inputs as rows; those of a dense network are."""
         return X
