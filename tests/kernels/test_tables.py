@@ -335,6 +335,7 @@ def test_entries_that_the_table_leaves_open_are_written_last(monkeypatch):
     exact = pairwise(network, s[i], s[j], S[i, j], ("ntk",))["ntk"].numpy()
     monkeypatch.setattr(tiles, "LIMITS", replace(tiles.LIMITS, open_entries=10))
     K = nsd.ntk(network, rows)
+    # entries of the table are wrong by 1e-3 here; the tangent of nearly parallel rows loses a digit
     assert (np.abs(K[i, j] - exact) / np.sqrt(K[i, i] * K[j, j])).max() < tolerance(amplified=10.0)
 
 

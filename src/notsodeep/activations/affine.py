@@ -115,7 +115,7 @@ class Affine(Activation):
     def sides(self) -> tuple[Tensor, Tensor]:
         # through the base: a kink divided by the scale is rounded, and its neighbours may miss the base's kink
         value, slope = self.base.sides()
-        kinks = torch.tensor(self.kinks, dtype=torch.float64)
+        kinks = value.new_tensor(self.kinks)
         return self.gain * value + self.skip * kinks + self.shift, self.gain * self.scale * slope + self.skip
 
     def _mean(self, tau: float) -> float:
