@@ -7,7 +7,6 @@ import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from ..errors import ActivationError
