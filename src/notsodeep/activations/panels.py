@@ -37,7 +37,7 @@ class Limits:
     chebyshev_degree: int = 12  # above it, powers would lose digits in single precision, Chebyshev sums do not
     monomial_degree: int = 8  # Hermite polynomials of a higher degree lose digits if they are written as powers
     degree: int = 64  # of the polynomials of a unit
-    fineness: float = 160.0  # alpha (degree + 10) of its functions: their tables take 160 MB then
+    fineness: float = 256.0  # alpha (degree + 10) of its functions: their tables take 330 MB then
     smooth_terms: int = 6144  # Hermite coefficients of smooth units at most: degree 32 with alpha 1.2 needs them
     singular_terms: int = 4096  # of units with a kink: beyond, ``expansion`` orders in 1/k are exact to 1e-15
     expansion: int = 5
