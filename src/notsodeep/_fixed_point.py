@@ -1,8 +1,7 @@
 """Newton's method for many equations in one unknown at once, inside a bracket.
 
 Complex numbers have no bracket (:func:`unbracketed`). Other loops are for equilibria, which are vectors
-(``_equilibrium.py``), and for Stieltjes transforms, which are coupled, one per class
-(``spectra/population.py``, ``spectra/realaxis.py``).
+(``_equilibrium.py``), and for Stieltjes transforms, which are coupled, one per class (``spectra/population.py``).
 """
 
 from __future__ import annotations

@@ -77,6 +77,15 @@ def test_the_activation_is_tame(name: str) -> None:
     assert np.abs(layer(x)).max() < 1.5 * np.abs(phi(x)).max()
 
 
+@pytest.mark.parametrize("normalise", [False, True])
+def test_cells_have_twins_on_the_sphere(normalise: bool) -> None:
+    deq = nsd.DEQ(["tanh", "gelu"], 0.03, sigma_c2=0.3, normalise=normalise)
+    twin = nsd.match_sphere(deq)
+    error = np.abs(twin.kernel_matrix(unit_points(20, 6)) - nsd.ck(deq, unit_points(20, 6)))
+    assert error.max() <= twin.bound + tolerance()
+    assert twin.bound < 1e-6 * float(sphere_diagonal(deq, "ck"))
+
+
 @pytest.mark.parametrize("kernel", ["ck", "ntk", "ntk_frozen"])
 def test_the_quadratic_twin_of_the_workshop_paper(kernel: str) -> None:
     """phi = sqrt(2) ReLU; its numbers alpha, beta, mu by the paper's formulas for the explicit network."""

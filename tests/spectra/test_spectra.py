@@ -190,7 +190,7 @@ def test_equal_classes_are_one_class() -> None:
     one = nsd.spectral_law(LINEAR, one_class(np.linspace(0.5, 2, 40)), n=60)
     ramp = np.linspace(0.5, 2, 40)
     two = nsd.spectral_law(LINEAR, nsd.GaussianMixture(np.zeros((2, 40)), [ramp, ramp], [1, 2]), n=60)
-    x = np.linspace(*one.support[0], 11)
+    x = np.linspace(*one.support[0], 13)[1:-1]
     np.testing.assert_allclose(one.density(x), two.density(x), rtol=tolerance(), atol=tolerance())
 
 
@@ -217,7 +217,7 @@ def test_dense_solver_agrees_with_the_joint_spectrum() -> None:
     nothing = Commuting(ratios, np.zeros((1, 3)), np.zeros(1), np.zeros((1, 3, 3)))
     full = np.stack([(q * v) @ q.T for v in values.T])
     dense = NonCommuting(ratios, full, 30, np.zeros((30, 3)), nothing)
-    one, two = noise_law(joint, 2), noise_law(dense, 2)
+    one, two = noise_law(joint), noise_law(dense)
     assert two.zero == pytest.approx(one.zero, abs=tolerance())
     (a,), (b,) = one.bulks, two.bulks
     # edges of dense covariances are found by search
@@ -233,15 +233,6 @@ def test_singular_covariances_are_solved() -> None:
     factors = [rng.standard_normal((80, rank)) / math.sqrt(rank) for rank in (30, 40)]
     law = nsd.spectral_law(LINEAR, nsd.GaussianMixture(np.zeros((2, 80)), [f @ f.T for f in factors]), n=30)
     assert sum(law.masses) == pytest.approx(1.0, abs=1e-9)  # the mass that an interpolated density may miss
-
-
-def test_an_edge_that_comes_back_rounded_is_the_edge() -> None:
-    """No Newton step exists there: a position that is one rounding away from it could not be solved."""
-    rng = np.random.default_rng(2)
-    values, ratios = rng.uniform(0.3, 2, (30, 2)), np.array([0.2, 0.3])
-    upper = noise_law(Commuting(ratios, values, np.full(30, 1 / 30), np.zeros((30, 2, 2))), 1).gaps[-1]
-    assert upper.solve(math.exp(math.log(upper.left.u))) is upper.left
-    assert upper.solve(float(np.nextafter(upper.left.u, 0.0))) is upper.left
 
 
 @pytest.mark.parametrize("p", [100, *(pytest.param(p, marks=pytest.mark.slow) for p in (200, 300))])

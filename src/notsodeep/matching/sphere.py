@@ -11,18 +11,14 @@ import math
 from typing import Literal
 
 import numpy as np
-import torch
 
 from .._arguments import checked, positive_int
-from .._arrays import Array
 from ..activations import Hermite, Quadratic
-from ..activations.panels import hermite_table
 from ..errors import InfeasibleMatchError
-from ..gaussian import hermite_coefficients
 from ..kernels import power_series, sphere_diagonal
-from ..kernels.pointwise import equilibrium_variance
 from ..networks import DEQ, ENN, Kernel, check_kernel
 from .certificates import TwinCertificate
+from .one_layer.units import signs
 from .twin import Twin
 
 
@@ -55,7 +51,7 @@ def match_sphere(
     -------
     Twin
         ``twin.bound`` bounds the error of every entry of the kernel. The signs of the coefficients are free: they are
-        those of phi's own and, where phi has none, those that make sup |sigma| on [-5, 5] smaller.
+        those of phi's own and, where phi has none, they alternate as those of |u| do.
 
     Raises
     ------
@@ -85,30 +81,12 @@ def match_sphere(
     bound = max(total - float(series.sum()), 0.0) + 1e-15 * terms * total
     return Twin(
         deq,
-        ENN([Hermite(tuple((sizes * _signs(deq.detached(), sizes)).tolist()))]),
+        ENN([Hermite(tuple((sizes * signs(deq.detached(), 1.0, sizes)).tolist()))]),
         kernel,
         "hermite",
         TwinCertificate("sphere", bound / total, bound),
         reason=f"unit-norm inputs: one layer with the square roots of the kernel's power series, {terms} terms",
     )
-
-
-def _signs(deq: DEQ, sizes: Array) -> Array:
-    """Return the signs of phi's own coefficients; greedily the one that makes the layer smaller where phi has none."""
-    # at the variance of the pre-activations at unit norm, of phi as it is given
-    q = float(equilibrium_variance(deq, torch.ones(1, dtype=torch.float64)))
-    hermite = np.asarray(hermite_coefficients(deq.activation, q, len(sizes)))
-    x = np.linspace(-5.0, 5.0, 201)  # a standard normal hardly goes further
-    signs, total = np.ones(len(sizes)), np.zeros_like(x)
-    points = torch.from_numpy(x)
-    (table,) = hermite_table(points, torch.ones_like(points), len(sizes))
-    for k, (size, here) in enumerate(zip(sizes, table.numpy(), strict=True)):
-        if abs(hermite[k]) > 1e-10 * np.abs(hermite).max():
-            signs[k] = math.copysign(1.0, hermite[k])
-        elif np.abs(total - size * here).max() < np.abs(total + size * here).max():
-            signs[k] = -1.0
-        total = total + signs[k] * size * here
-    return signs
 
 
 def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None) -> Twin:

@@ -96,8 +96,8 @@ class DEQ(Dense):
         if not self.plain:
             what = f"a cell of {len(self.activations)} layers" if not self.normalise else "normalised pre-activations"
             raise InvalidInputError(
-                f"this is defined for a DEQ with one layer, got {what} ({self!r}). Exact kernels, estimators and "
-                "match_one_layer take it"
+                f"this is defined for a DEQ with one layer, got {what} ({self!r}). Exact kernels, estimators, "
+                "match_one_layer and match_sphere take it"
             )
         return self.activations[0]
 

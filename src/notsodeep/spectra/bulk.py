@@ -16,7 +16,7 @@ from numpy.polynomial import chebyshev
 from .. import _chebyshev
 from ..errors import ConvergenceError
 from .population import LIMITS, Array, Population, solve_inside, start_inside
-from .realaxis import Curve, Gap, find_gap, outer_gaps
+from .realaxis import Gap, find_gap, outer_gaps
 
 Panel = tuple[float, float, Array]
 """Its ends, angles, and the coefficients of the density per angle."""
@@ -106,19 +106,18 @@ class NoiseLaw:
     zero: float  # Mass of the atom at zero
 
 
-def noise_law(population: Population, index: int) -> NoiseLaw:
+def noise_law(population: Population) -> NoiseLaw:
     """Find the edges from outside, then panels inside; a panel that meets a gap splits the bulk there.
 
     The mass of each bulk is known exactly from the gaps on both sides, so nothing can be missed unnoticed.
     """
-    curve = Curve(population, index)
-    upper, lower = outer_gaps(curve)
-    guess = _guess(population, index, lower[-1].high, upper.low)
+    upper, lower = outer_gaps(population)
+    guess = _guess(population, lower[-1].high, upper.low)
     gaps, bulks = [*lower, upper], []
     pending = [(lower[-1], upper)]
     while pending:
         left, right = pending.pop()
-        piece = _fill(curve, guess, left, right)
+        piece = _fill(population, guess, left, right)
         if isinstance(piece, Gap):
             gaps.append(piece)
             pending += [(left, piece), (piece, right)]
@@ -128,19 +127,18 @@ def noise_law(population: Population, index: int) -> NoiseLaw:
     return NoiseLaw(tuple(sorted(bulks, key=lambda b: b.low)), tuple(sorted(gaps, key=lambda g: g.low)), zero)
 
 
-def _guess(population: Population, index: int, low: float, high: float) -> Guess:
+def _guess(population: Population, low: float, high: float) -> Guess:
     """Return starting values by a descent from above; a surrogate is asked at the points that correspond."""
     surrogate = population.surrogate()
     if surrogate is population:
         return lambda x: start_inside(population, x)[0]
-    upper, lower = outer_gaps(Curve(surrogate, index))
+    upper, lower = outer_gaps(surrogate)
     stretch = (upper.low - lower[-1].high) / (high - low)
     return lambda x: start_inside(surrogate, lower[-1].high + stretch * (x - low))[0]
 
 
-def _fill(curve: Curve, guess: Guess, left: Gap, right: Gap) -> Bulk | Gap:
+def _fill(population: Population, guess: Guess, left: Gap, right: Gap) -> Bulk | Gap:
     """Return the bulk between two gaps, or a gap found inside it."""
-    population = curve.population
     low, high, mass = left.high, right.low, right.mass - left.mass
     done: list[Panel] = []
     breaks = _first_breaks(high - low, low if left.low < 0 else low - left.low, right.high - high)
@@ -151,7 +149,7 @@ def _fill(curve: Curve, guess: Guess, left: Gap, right: Gap) -> Bulk | Gap:
         angles = _nodes(starts, stops)
         x = (low + (high - low) * np.sin(0.5 * angles) ** 2).ravel()
         g, missed = _solve(population, x, guess(x) if near is None else near)
-        gap = _gap_among(curve, x[missed], g[missed])
+        gap = _gap_among(population, x[missed], g[missed])
         if gap is not None:
             return gap
         g = g.reshape(*angles.shape, -1)
@@ -196,10 +194,10 @@ def _solve(population: Population, x: Array, near: Array) -> tuple[Array, Array]
     return g, ~good
 
 
-def _gap_among(curve: Curve, x: Array, g: Array) -> Gap | None:
+def _gap_among(population: Population, x: Array, g: Array) -> Gap | None:
     """Return a gap that holds one of the points that have no complex solution."""
     for i in np.argsort(np.abs(g.imag / g.real).max(axis=1)):
-        gap = find_gap(curve, float(x[i]), g[i].real)
+        gap = find_gap(population, float(x[i]), g[i].real)
         if gap is not None:
             return gap
     if len(x):

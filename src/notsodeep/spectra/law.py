@@ -175,7 +175,7 @@ def law_of(source: Source, network: Network, four: Coefficients, refined: bool) 
     noise, low_rank, test = _finite_form(source, network, four) if refined else _limit_form(source, four)
     test.report("Eigenvalues may be off by several percent; compare with a kernel matrix of sampled rows")
     with _solvable():
-        bulk = noise_law(noise, int(noise.ratios.argmax()))
+        bulk = noise_law(noise)
     return SpectralLaw(network if refined else four.network, four, source.n, source.p, test, low_rank, bulk)
 
 

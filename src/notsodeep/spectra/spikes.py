@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from .population import Array
-from .realaxis import Gap, State
+from .realaxis import Gap
 
 if TYPE_CHECKING:
     from .linearised import Linearised
@@ -96,85 +96,65 @@ class LowRankPart:
 
 def isolated(gap: Gap, low_rank: LowRankPart) -> list[Spike]:
     """Find all isolated eigenvalues in one gap of the bulk: one for every branch that crosses zero."""
-    ends = _ends(gap, low_rank)
-    if ends is None:
-        return []
-    low, high, first, last = ends
+    eigenvalues: dict[float, Array] = {}  # a state depends, by rounding, on the states before: ask once
 
-    eigenvalues: dict[float, Array] = {}  # a state at an edge depends, by rounding, on the states before: ask once
+    def branches(z: float) -> Array:
+        """Return the eigenvalues of N at z in increasing order."""
+        if z not in eigenvalues:
+            g = gap.solve(z).g
+            form = gap.population.at(g[None]).means()[0]
+            eigenvalues[z] = np.linalg.eigvalsh(low_rank.matrix(g, form))
+        return eigenvalues[z]
 
-    def branch(position: float, k: int) -> float:
-        if position not in eigenvalues:
-            eigenvalues[position] = _eigenvalues(low_rank, _state(gap, position), gap)
-        return float(eigenvalues[position][k])
+    def count(z: float) -> int:
+        return int((branches(z) < 0).sum())
 
+    low, high = _ends(gap, count, len(low_rank.ratios))
     roots = []
-    for k in range(last, first):
-        if branch(low, k) < 0.0 < branch(high, k):
-            roots.append(brentq(branch, low, high, args=(k,), xtol=1e-13, rtol=1e-13))
+    for k in range(count(high), count(low)):
+        if branches(low)[k] < 0.0 < branches(high)[k]:
+            roots.append(brentq(lambda z, k: float(branches(z)[k]), low, high, (k,), 1e-300, 1e-13, 1000))
     return [_record(gap, group, low_rank) for group in _grouped(sorted(roots))]
 
 
-def _eigenvalues(low_rank: LowRankPart, state: State, gap: Gap) -> Array:
-    """Return the eigenvalues of N in increasing order."""
-    return np.linalg.eigvalsh(low_rank.matrix(state.g, gap.curve.population.at(state.g[None]).means()[0]))
+def _ends(gap: Gap, count: Callable[[float], int], at_infinity: int) -> tuple[float, float]:
+    """Return where to look: beside the edges, beside an atom at zero, and beyond all eigenvalues.
 
-
-def _state(gap: Gap, position: float) -> State:
-    """Return the state at a position sign(u) log|u|, which increases with z: so does every eigenvalue of N."""
-    sign = math.copysign(1.0, gap.inside.u)
-    return gap.solve(sign * math.exp(sign * position))
+    At infinity N tends to [[0-, I], [I, negative]] plus a positive corner.
+    """
+    (low, high), tiny = (state.z for state in gap.ends), 1e-7 * gap.population.scale
+    if gap.low == 0.0:
+        low = min(tiny, 0.01 * gap.high)
+    if gap.high == 0.0:
+        high = -tiny
+    for _ in range(200):
+        if gap.low == -math.inf and count(low) != at_infinity:
+            low = 3.0 * min(low, -gap.population.scale)
+        elif gap.high == math.inf and count(high) != at_infinity:
+            high = 3.0 * max(high, gap.population.scale)
+        else:
+            break
+    return low, high
 
 
 def _grouped(roots: list[float]) -> list[list[float]]:
     groups: list[list[float]] = []
     for root in roots:
-        if groups and root - groups[-1][-1] < 1e-8 * max(1.0, abs(root)):
+        if groups and root - groups[-1][-1] < 1e-8 * abs(root):
             groups[-1].append(root)
         else:
             groups.append([root])
     return groups
 
 
-def _ends(gap: Gap, low_rank: LowRankPart) -> tuple[float, float, int, int] | None:
-    """Return positions of both ends and the negative eigenvalues of N there; None when no eigenvalue crosses zero."""
-    positive = gap.inside.u > 0
-
-    def count(u: float) -> int:
-        return int((_eigenvalues(low_rank, gap.solve(u), gap) < 0).sum())
-
-    low, high = (None if end is None else end.u for end in (gap.left, gap.right))
-    tiny = 1e-7 * gap.curve.population.scale
-    at_infinity = len(low_rank.ratios)  # N tends to [[0-, I], [I, negative]] plus a positive corner
-    if low is None:
-        low = tiny if positive else _far_end(gap, high if high is not None else -tiny, count, at_infinity)
-    if high is None:
-        high = _far_end(gap, low, count, at_infinity) if positive else -tiny
-    first, last = count(low), count(high)
-    if first <= last:
-        return None
-    sign = 1.0 if positive else -1.0
-    return sign * math.log(abs(low)), sign * math.log(abs(high)), first, last
-
-
-def _far_end(gap: Gap, u: float, count: Callable[[float], int], target: int) -> float:
-    u = 2.0 * math.copysign(max(abs(u), gap.curve.population.scale), u)
-    for _ in range(200):
-        if count(u) == target:
-            return u
-        u *= 3.0
-    return u
-
-
 def _record(gap: Gap, roots: list[float], low_rank: LowRankPart) -> Spike:
     """Return the isolated eigenvalue at these positions, improved by one step of Newton's method."""
-    state = _state(gap, float(np.mean(roots)))
-    g, population = state.g, gap.curve.population
+    state, population = gap.solve(float(np.mean(roots))), gap.population
+    g = state.g
     at, ratios = population.at(g[None]), population.ratios
-    slope = np.linalg.solve(np.diag(1.0 / g**2) - at.couplings()[0] * ratios, np.ones(len(g)))  # dg/dz'
     values, vectors = np.linalg.eigh(low_rank.matrix(g, at.means()[0]))
     order = np.argsort(np.abs(values))[: len(roots)]
-    growth = low_rank.growth(slope, -np.tensordot(ratios * slope, at.forms()[0], axes=1))
+    growth = low_rank.growth(state.slope, -np.tensordot(ratios * state.slope, at.forms()[0], axes=1))
     null = low_rank.scales(g)[:, None] * vectors[:, order]
     off = values[order] / ((growth @ null) * null).sum(axis=0)
     return low_rank.spike(state.z - float(off.mean()), null, growth)
