@@ -86,10 +86,10 @@ def series_sum(parts: Tensor, x2: Tensor, parity: str | None = None, workspace: 
     return clenshaw(len(parts), lambda m, b: torch.sub(parts[m], b, out=b), x2, parity, workspace)
 
 
-def power_coefficients(parts: Tensor) -> tuple[Tensor, ...] | None:
-    """Return the series as a polynomial in ``x2`` = 2 x, twice as fast; None unless its sums keep 13 digits."""
+def power_coefficients(parts: Tensor, most: float = 1e3) -> tuple[Tensor, ...] | None:
+    """Return the series as a polynomial in ``x2`` = 2 x, twice as fast; None if terms are ``most`` times its size."""
     powers = chebyshev.cheb2poly(parts.numpy())
-    if float(np.abs(powers).sum()) > 1e3 * float(parts.abs().max()):
+    if float(np.abs(powers).sum()) > most * float(parts.abs().max()):
         return None
     return torch.from_numpy(powers * 0.5 ** np.arange(len(powers))).unbind()
 

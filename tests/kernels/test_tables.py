@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
+from notsodeep._chebyshev import Workspace, power_sum
 from notsodeep.activations import Affine, Quadratic
 from notsodeep.errors import InvalidInputError
 from notsodeep.kernels import pairwise, tabulate, tiles
@@ -104,6 +105,28 @@ def test_tables_of_single_precision_are_smaller_and_exact_enough(net):
             found = level.at(table.side(level, kind, t[i]), table.side(level, kind, t[j]), x2[k])
             exact = reference[kind][i, j, k]
             assert float((found - exact).abs().max()) < room * float(exact.abs().max()), (kind, table.reach)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_function_of_the_angle_is_a_short_polynomial_on_each_part_of_its_range(dtype):
+    net = nsd.DEQ("relu", 0.1)
+    table = tabulate.table_for(KernelSpec.of(net, ("ntk",), None, True), tabulate.rounded_range(net, 1.0, 1.0), 1e6)
+    assert table is not None
+    full = len(table.level("ntk", dtype).ranks)
+    for low, high in ((-1.0, 1.0), (-0.7, 0.95), (0.0, 0.95), (0.5, 0.5), (1.0, 1.0), (-1.0, -1.0)):
+        level = table.level("ntk", dtype, *table.part(low, high))
+        assert len(level.ranks) <= (full if (low, high) == (-1.0, 1.0) else 0.65 * full)
+        r = torch.linspace(low, high, 9, dtype=torch.float64)
+        powers = table.powers(level, "ntk", dtype)
+        x2 = level.variable(r.to(dtype), Workspace())
+        if powers is None:
+            assert (low, high) == (-1.0, 1.0)
+            continue
+        found = power_sum(powers, x2, Workspace())
+        one = torch.ones(9, dtype=torch.float64)
+        exact = pairwise(net, one, one, r, ("ntk",))["ntk"]
+        room = tolerance() if dtype == torch.float64 else ulps(8, torch.float32)
+        assert float((found - exact).abs().max()) < room * float(table.diagonal("ntk", one[:1])), (low, high)
 
 
 def test_tanh_has_a_table_far_beyond_its_features():

@@ -41,6 +41,7 @@ class Limits:
     hermite_terms: int = 2048  # the longest Hermite series of a pair: longer ones cost more than quadrature
     series_terms: int = 1024  # Hermite coefficients that the quadrature still resolves at one scale each
     panels_of_a_grid: int = 1024  # panels of a function whose expectations are computed for all pairs of scales at once
+    part_steps: int = 8  # into how many parts half of a table's range of angles is divided for its polynomials
     nodes_at_once: int = 1 << 18  # nodes of quadratures held at once: what fits into a cache is twice as fast
     panels_at_once: int = 4096  # panels of quadratures of pairs held at once
     arcsine_terms: int = 11  # terms of a series that cost as much as the arcsine

@@ -67,12 +67,18 @@ class _SlopePoints(Points):
         return super().norm_scale(low * (1.0 - 1e-9) if high - low <= 1e-9 * high else low, high)
 
     def lookup(
-        self, rows: slice, columns: slice, r: Tensor, panels: Sequence[Panel], main: bool, workspace: Workspace
+        self,
+        rows: slice,
+        columns: slice,
+        r: Tensor,
+        panels: Sequence[Panel],
+        ends: tuple[float, float] | None,
+        workspace: Workspace,
     ) -> Iterator[tuple[Any, Tensor]]:
         """Tiles of the kernel, of k_r / (s t) and of (k_s - r k_r / s) / (2 s)."""
         table, (kernel,) = self.table, self.spec.names
         assert table is not None
-        ((_, looked_up),) = super().lookup(rows, columns, r, panels, main, workspace)
+        ((_, looked_up),) = super().lookup(rows, columns, r, panels, ends, workspace)
         value = workspace("value", r).copy_(looked_up)
         yield "value", value
         x2 = self.level.variable(r, workspace)

@@ -86,11 +86,10 @@ class Level:
     reach: float = 1.0
     warped: bool = False  # whether the angle variable is arcsin(r) rather than r
     order: int = 0  # 1: of the kernel's derivative in the angle variable
+    part: tuple[float, float] = (-1.0, 1.0)  # of the angle variable's range
 
     @classmethod
-    def of(
-        cls, coefficients: Tensor, dropped: float, reach: float = 1.0, warped: bool = False, order: int = 0
-    ) -> Level:
+    def of(cls, coefficients: Tensor, dropped: float, reach: float = 1.0, warped: bool = False, **more: Any) -> Level:
         """From symmetric matrices C_m, as sums of few signed squares; what is dropped is below rounding."""
         parity = _parity(coefficients)
         weights, vectors = torch.linalg.eigh(
@@ -101,7 +100,7 @@ class Level:
         keep.scatter_(1, size.argmax(1, keepdim=True), True)
         columns = (vectors * size.sqrt()[:, None, :]).transpose(1, 2)[keep]
         ranks = tuple(keep.sum(1).tolist())
-        return cls(columns.T.contiguous(), torch.sign(weights[keep]), ranks, parity, reach, warped, order)
+        return cls(columns.T.contiguous(), torch.sign(weights[keep]), ranks, parity, reach, warped, **more)
 
     @property
     def scale(self) -> float:
@@ -118,9 +117,11 @@ class Level:
         return on_device(self.factors, powers.device).T @ powers[:, : len(self.factors)].T
 
     def variable(self, r: Tensor, workspace: Workspace) -> Tensor:
-        """Twice the angle variable in [-1, 1] at cosines ``r``; in the workspace."""
-        x2 = workspace("x2", r)
-        return torch.mul(torch.asin(r, out=x2) if self.warped else r, self.scale, out=x2)
+        """Twice the angle variable, from its part of the range to [-1, 1], at cosines ``r``; in the workspace."""
+        (start, end), x2 = self.part, workspace("x2", r)
+        shift = torch.tensor(-2.0 * (start + end) / (end - start), dtype=torch.float64)
+        angle = torch.asin(r, out=x2) if self.warped else r
+        return torch.add(shift, angle, alpha=2.0 * self.scale / (end - start), out=x2)
 
     def tile(self, left: Tensor, right: Tensor | None, x2: Tensor, workspace: Workspace) -> Tensor:
         """The kernel at twice the angle variable (a, b) from norm factors (a, rank), with signs, and (rank, b)."""
@@ -209,9 +210,21 @@ class Table:
         return torch.cat([series.at(part, basis(part)) for part in norms.split(8192)])
 
     # -- between points --------------------------------------------------------------------------------------
-    def level(self, kernel: Kernel, dtype: torch.dtype) -> Level:
-        """The factors of a kernel, as many as this precision needs."""
-        return self.once((kernel, dtype), lambda: self._level(kernel, dtype))
+    def level(self, kernel: Kernel, dtype: torch.dtype, start: float = -1.0, end: float = 1.0) -> Level:
+        """The factors of a kernel, as many as this precision needs, on a part of the angle variable's range."""
+        return self.once((kernel, dtype, start, end), lambda: self._level(kernel, dtype, (start, end)))
+
+    def part(self, low: float, high: float) -> tuple[float, float]:
+        """The part of the angle variable's range that holds these cosines: a function of one variable is short there.
+
+        That pays where levels are functions of the angle alone, as others have norm factors for each of them.
+        """
+        if not (self.one_function and low <= high):  # NaN is refused later
+            return -1.0, 1.0
+        low, high = (math.asin(r) / math.asin(self.reach) if self.warped else r / self.reach for r in (low, high))
+        steps = LIMITS.part_steps
+        start = min(math.floor(low * steps), steps - 1)
+        return start / steps, max(start + 1, math.ceil(high * steps)) / steps
 
     def once(self, key: Any, compute: Callable[[], R]) -> R:
         """What follows from the table, computed once."""
@@ -234,18 +247,23 @@ class Table:
             terms = needed(plain / plain.abs().max().clamp_min(1e-300), 1e-15)
             warped = terms > size - LIMITS.spare_orders
             full = full if warped else plain[:terms]
-        return self._of(derived(full), torch.float64, warped, 1)
+        return self._of(derived(full), torch.float64, warped, order=1)
 
-    def _level(self, kernel: Kernel, dtype: torch.dtype) -> Level:
-        return self._of(self.coefficients[kernel], dtype, self.warped, 0)
+    def _level(self, kernel: Kernel, dtype: torch.dtype, part: tuple[float, float]) -> Level:
+        full = self.coefficients[kernel]
+        if part != (-1.0, 1.0):
+            size = len(full)
+            change = torch.tensor(to_coefficients(size)) @ polynomials(size, torch.from_numpy(nodes(size, *part)))
+            full = torch.tensordot(change, full, dims=1)
+        return self._of(full, dtype, self.warped, part=part)
 
-    def _of(self, full: Tensor, dtype: torch.dtype, warped: bool, order: int) -> Level:
+    def _of(self, full: Tensor, dtype: torch.dtype, warped: bool, **more: Any) -> Level:
         # beside the largest entry: all that is left out of the angle, and out of the norms
         left_out, dropped = (5e-13, 3e-15) if dtype == torch.float64 else (1e-7, 1e-8)
         size = full.abs().flatten(1).sum(1)
         rest = size.flip(0).cumsum(0).flip(0)
         terms = max(1, int((rest > left_out * size.max()).sum()))
-        return Level.of(full[:terms], dropped, self.reach, warped, order)
+        return Level.of(full[:terms], dropped, self.reach, warped, **more)
 
     def side(self, level: Level, kernel: Kernel, norms: Tensor) -> Tensor:
         """The norm factors at these points: (total rank, n)."""
@@ -264,14 +282,14 @@ class Table:
 
     def scalars(self, level: Level, kernel: Kernel) -> Tensor:
         """The coefficients of all m where there is one function."""
-        one = level.factors[0, :, None]
-        return level.coefficients(one, one)[:, 0] * self.along[kernel].weights[0]
+        return level.signs * level.factors[0] ** 2 * self.along[kernel].weights[0]
 
-    def powers(self, level: Level, kernel: Kernel) -> tuple[Tensor, ...] | None:
+    def powers(self, level: Level, kernel: Kernel, dtype: torch.dtype) -> tuple[Tensor, ...] | None:
         """The same for powers of the angle variable, where they are as exact."""
         if level.parity is not None:
             return None
-        return self.once(("powers", id(level)), lambda: power_coefficients(self.scalars(level, kernel)))
+        digits = 1e3 if dtype == torch.float64 else 10.0
+        return self.once(("powers", id(level)), lambda: power_coefficients(self.scalars(level, kernel), digits))
 
 
 def on_device(part: Tensor, device: torch.device) -> Tensor:

@@ -30,7 +30,8 @@ from .tabulate import one_thread, rounded_range, stay_alone, table_for
 # ---- tiles -----------------------------------------------------------------------------------------------
 
 
-TILE = {"cpu": (128, 1024), "cuda": (4096, 4096)}  # rows and columns: flat tiles lose little beside the diagonal
+# rows and columns: flat tiles lose little beside the diagonal, and four arrays of this size fit into a core's cache
+TILE = {"cpu": (128, 512), "cuda": (4096, 4096)}
 
 
 def tile_shape(device: torch.device) -> tuple[int, int]:
@@ -93,15 +94,20 @@ class _Filler:
             main = not panels or covered < r.numel()
             i, j = mask.nonzero(as_tuple=True)
             entries = i + rows.start, j + columns.start, lack[i, j]
-        if main and points.table is not None and max(-low, high) > points.table.reach:
-            r.clamp_(-points.table.reach, points.table.reach)
-        for kernel, values in points.lookup(rows, columns, r, panels, main, workspace) if points.table else ():
-            if on_diagonal:  # a square, of which one triangle counts, and the rest
-                square = values[:, : len(values)]
-                square.copy_(torch.triu(square) + torch.triu(square, 1).T)
-            self.target[kernel][rows, columns] = values
+        reach = 1.0 if points.table is None else points.table.reach
+        if main and max(-low, high) > reach:
+            r.clamp_(-reach, reach)
+        ends = (max(low, -reach), min(high, reach)) if main else None
+        for kernel, values in points.lookup(rows, columns, r, panels, ends, workspace) if points.table else ():
+            out = self.target[kernel]
+            out[rows, columns] = values
             if points.symmetric:
-                self.target[kernel][columns, rows] = values.T
+                # read from there: in the workspace, rows are a power of two apart, which caches do not like
+                rest = slice(rows.stop, columns.stop) if on_diagonal else columns
+                out[rest, rows] = out[rows, rest].T
+            if on_diagonal:  # a square, of which one triangle counts
+                square = out[rows, rows]
+                square.copy_(torch.triu(square) + torch.triu(square, 1).T)
         if mask is not None:  # over what was written
             with self.lock:
                 self.open.append(entries)
@@ -355,18 +361,24 @@ class Points:
         return found
 
     def lookup(
-        self, rows: slice, columns: slice, r: Tensor, panels: Sequence[Panel], main: bool, workspace: Workspace
+        self,
+        rows: slice,
+        columns: slice,
+        r: Tensor,
+        panels: Sequence[Panel],
+        ends: tuple[float, float] | None,
+        workspace: Workspace,
     ) -> Iterator[tuple[Any, Tensor]]:
-        """Tiles of all kernels at these cosines; each lies in the workspace until the next one.
+        """Tiles of all kernels at these cosines between the ``ends``; each lies in the workspace until the next one.
 
-        Without ``main`` only the panels count.
+        Without ``ends`` only the panels count.
         """
         table = self.table
         assert table is not None
         for kernel in self.spec.names:
             out = workspace("panels", r)
-            if main:
-                level = table.level(kernel, r.dtype)
+            if ends is not None:
+                level = table.level(kernel, r.dtype, *(() if r.is_cuda else table.part(*ends)))
                 x2 = level.variable(r, workspace)
                 found = self.series(table, level, kernel, rows, columns, x2, workspace)
                 out = out.copy_(found) if panels else found
@@ -397,7 +409,7 @@ class Points:
             signs = on_device(level.signs, x2.device).to(x2.dtype)
             left = self._side(level, kernel, rows, self.sx, in_norm).T.contiguous().mul_(signs)
             return level.tile(left, self._side(level, kernel, columns, self.sy), x2, workspace)
-        powers = table.powers(level, kernel) if x2.dtype == torch.float64 and not x2.is_cuda else None
+        powers = None if x2.is_cuda else table.powers(level, kernel, x2.dtype)
         if powers is None:
             return level.tile(table.scalars(level, kernel).to(x2), None, x2, workspace)
         return power_sum(powers, x2, workspace)
