@@ -184,3 +184,10 @@ def test_targets_near_the_ends_of_the_range_change_nothing(unit):
         np.testing.assert_allclose(found / unit, expected, rtol=0, atol=tolerance(amplified=1e6))  # of a search
     with pytest.raises(InvalidInputError, match="return_std"):
         extreme.predict(rows, return_cov=True)
+
+
+@pytest.mark.parametrize("level", [0.0, 3.0])
+def test_constant_targets_are_known_for_sure(level):
+    mean, deviation = nsd.DEQGaussianProcess("relu").fit(X[:30], np.full(30, level)).predict(NEW, return_std=True)
+    np.testing.assert_array_equal(mean, level)
+    assert (deviation < 1e-100).all()

@@ -415,7 +415,7 @@ def profile(
     def loss(theta: Array) -> tuple[Any, Array]:
         at = values | dict(zip(free, np.exp(theta), strict=True))
         d = np.multiply.outer(at["amplitude"], w) + np.asarray(at["noise"])[..., None]
-        slope = k / d - squares / d**2
+        slope = (k - squares / d) / d
         slopes = {"amplitude": at["amplitude"] * (slope @ w), "noise": at["noise"] * slope.sum(-1)}
         return 0.5 * (squares / d + k * np.log(d)).sum(-1), 0.5 * np.array([slopes[name] for name in free])
 
