@@ -5,13 +5,16 @@
     python -m benchmarks.mnist_ridge --data FOLDER --device cuda --loo --machines relu-ck relu-ntk tanh-ck tanh-ntk
     python -m benchmarks.mnist_ridge --data FOLDER --threads 2 --n 2000 5000 10000 20000 --test 2000 \\
         --machines relu-ntk default kernel-ridge svc gp-classifier gpytorch
+    python -m benchmarks.mnist_ridge --data FOLDER --threads 1 --n 500 1000 2000 5000 --test 2000 \\
+        --machines relu-ntk relu-ntk-regressor kernel-ridge
     python -m benchmarks.mnist_ridge --data FOLDER --n 2000 --test 1000 --peer-n 2000 --width 512
     taskset -c 0,1 python -m benchmarks.mnist_ridge --data FOLDER --threads 2 --solver cg --tol 1e-3 --machines tanh-ntk
 
 Every machine runs in a process of its own, so that the peak of its memory is its own. Peers that hold a dense matrix
-get the first --peer-n images. Named machines are plain, with given variances and ridge; "default" is DEQClassifier()
-as it comes, which chooses them. --loo also computes leave-one-out predictions of all rows. By conjugate gradients the
-triangle of 60,000 rows in float32 takes 7.2 GB (7.45 GB with the diagonal blocks); nothing else of that size is held.
+get the first --peer-n images. Named machines are plain, with given variances and ridge; a "regressor" has the targets
+of "kernel-ridge", +1 and -1; "default" is DEQClassifier() as it comes, which chooses variances and ridge. --loo also
+computes leave-one-out predictions of all rows. By conjugate gradients the triangle of 60,000 rows in float32 takes 7.2
+GB (7.45 GB with the diagonal blocks); nothing else of that size is held.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from notsodeep.errors import MissingExtraError
 from studies._data import load
 
 OURS = ("relu-ck", "relu-ntk", "tanh-ck", "tanh-ntk", "default")
+REGRESSORS = ("relu-ck-regressor", "relu-ntk-regressor")
 PEERS = ("features-ck", "features-ntk", "svc", "kernel-ridge", "gp-classifier", "gpytorch")
 
 
@@ -52,9 +56,10 @@ def exact(options: argparse.Namespace, name: str) -> Any:
     }
     if name == "default":
         return nsd.DEQClassifier(**common)
-    activation, kernel = name.split("-")
+    activation, kernel = name.split("-")[:2]
     plain = {"sigma_b2": None, "sigma_c2": 0.0, "scale": None, "fit_intercept": False}
-    return nsd.DEQClassifier(activation, kernel=kernel, ridge=options.ridge, **plain, **common)
+    given = {"activation": activation, "kernel": kernel, "ridge": options.ridge, **plain, **common}
+    return _OneHot(nsd.DEQRegressor(**given)) if name in REGRESSORS else nsd.DEQClassifier(**given)
 
 
 def cluster(address: str | None) -> Any:
@@ -146,7 +151,7 @@ def measure(options: argparse.Namespace, name: str) -> dict[str, Any]:
     if options.threads:
         torch.set_num_threads(options.threads)
     X, y, test, labels = images(options, n, np.float32 if name.startswith("features") else np.float64)
-    model = exact(options, name) if name in OURS else peer(options, name)
+    model = exact(options, name) if name in (*OURS, *REGRESSORS) else peer(options, name)
     few = 3000 if options.device == "cuda" else 200  # loads libraries, and compiles for a device: once in a session
     model.fit(X[:few], y[:few])
     model.predict(test[:100])
@@ -177,7 +182,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, nargs="+", default=[60_000])
     parser.add_argument("--test", type=int, default=10_000)
     parser.add_argument("--peer-n", type=int, default=20_000)
-    parser.add_argument("--machines", nargs="+", choices=(*OURS, *PEERS), default=(*OURS, *PEERS))
+    parser.add_argument("--machines", nargs="+", choices=(*OURS, *REGRESSORS, *PEERS), default=(*OURS, *PEERS))
     parser.add_argument("--ridge", type=float, default=1e-3)
     parser.add_argument("--solver", default="auto", choices=("auto", "cholesky", "cg"))
     parser.add_argument("--loo", action="store_true", help="also the leave-one-out predictions of all rows")

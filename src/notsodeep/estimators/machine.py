@@ -34,6 +34,9 @@ class Problem:
     @staticmethod
     def of(X: Tensor, targets: Tensor, weights: Tensor, intercept: bool) -> Problem:
         """Centre the targets, (n, k), if there is an intercept."""
+        largest = float(torch.stack(torch.aminmax(X)).abs().max())
+        if largest > 0.0 and largest**2 == 0.0:
+            raise InvalidInputError("the squares of these rows vanish in double precision; scale the inputs up")
         mean = weights @ targets / weights.sum() if intercept else torch.zeros_like(targets[0])
         centred = targets - mean
         if not bool(torch.isfinite(centred).all()):

@@ -6,13 +6,14 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
 import scipy.optimize
 import torch
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -23,7 +24,7 @@ from .._arrays import as_floats, squared_norms
 from .._progress import track
 from ..errors import InvalidInputError
 from ..kernels import kernels_of
-from ..networks import Dense, Kernel
+from ..networks import Kernel
 from ..solve import NetworkKernel
 from ..solve._limits import LIMITS
 from ..solve.dense import Factor, factorise
@@ -46,11 +47,12 @@ from .standardise import Scale, Standardiser
 
 ROWS_AND_TRIES = ((40, 10), (300, 5), (1000, 5))  # of the search: of slow kernels the first alone
 EXACT_ROWS = 100  # up to which a backward pass through all pairs takes less time than tables
+LEAST_GAIN = 0.1  # of a step of the search, in the log marginal likelihood
 STEP = 1e-4  # of forward differences, which have an error of this size
 
 
 class _Spent(Exception):
-    """So many kernels were tried as were to be."""
+    """The search is over."""
 
 
 @dataclass(eq=False, repr=False)
@@ -138,10 +140,14 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         start = NetworkKernel(self._source, self.kernel)
         self._features, _ = learn_features(start, problem, None, None, self.features)
         self._X = seen(problem, self._features).X
-        if self.names_:
-            self._maximise()
+        order = np.random.default_rng(0).permutation(len(self._X))[: ROWS_AND_TRIES[-1][0]]
+        if self._moved():
+            self._maximise(order)
         self._kernel = self._kernel_of(self.parameters_)
-        self._posterior = self._evidence(self.parameters_)
+        K = self._matrix(self.parameters_)
+        if {"amplitude", "noise"} & set(self.names_):
+            self.parameters_ |= profile(K[order][:, order], self._Y[order], self.parameters_, self.names_)[1]
+        self._posterior = self._evidence(K, self.parameters_)
         self.log_marginal_likelihood_value_ = self._posterior.value
         return self
 
@@ -162,44 +168,29 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
             raise InvalidInputError(f"optimise names {unknown}; free to be fitted are {sorted(values)}")
         if self.sigma_b2 is None and "sigma_b2" not in wanted:
             values.pop("sigma_b2", None)  # it is 1 - sigma_a2
-        self.parameters_ = values
-        self.names_ = tuple(name for name in values if name in wanted)
+        self.parameters_: dict[str, float] = values
+        self.names_: tuple[str, ...] = tuple(name for name in values if name in wanted)
 
-    def _maximise(self) -> None:
-        """Find the best variances on a few rows and improve them on more rows, each time with amplitude and noise."""
-        moved, order = self._moved(), np.random.default_rng(0).permutation(len(self._X))
-        if not moved:
-            self.parameters_ = self._profile(moved, order[: ROWS_AND_TRIES[-1][0]], itertools.count(), np.empty(0))[2]
-            return
-        low, high = self._bounds()
+    def _maximise(self, order: NDArray[Any]) -> None:
+        """Find the best variances on the first of these rows and improve them on more, with amplitude and noise."""
+        moved, (low, high) = self._moved(), self._bounds()
         draws = [np.random.default_rng(i + 1).uniform(low, high) for i in range(self.restarts)]
         starts = [np.clip(np.log([self.parameters_[name] for name in moved]), low, high), *draws]
         stages = list(ROWS_AND_TRIES)
         while len(stages) > 1 and (len(order) <= stages[-2][0] or self._slow):
             stages.pop()
-        steps = track(itertools.count(), 5 + sum(tries for _, tries in stages), "hyper-parameters")
+        steps = track(itertools.count(), len(draws) + 1 + sum(tries for _, tries in stages), "hyper-parameters")
         for rows, tries in stages:
             evidence = functools.partial(self._profile, moved, order[:rows], steps)
             at = max(starts, key=lambda at: evidence(at)[0]) if len(starts) > 1 else starts[0]
-            tried: list[tuple[float, Array, dict[str, float]]] = []
-
-            def loss(at: Array, evidence: Any = evidence, tries: int = tries, tried: Any = tried) -> Any:
-                if len(tried) == tries:  # scipy counts between its line searches only
-                    raise _Spent
-                value, slopes, best = evidence(at, slopes=True)
-                tried.append((value, at.copy(), best))
-                return -value, -slopes
-
-            options: Any = {"jac": True, "bounds": np.transpose([low, high]), "method": "L-BFGS-B"}
-            with contextlib.suppress(_Spent):
-                scipy.optimize.minimize(loss, at, options={"ftol": 1e-3}, **options)
-            _, at, self.parameters_ = max(tried, key=lambda one: one[0])
+            at = climbed(functools.partial(evidence, slopes=True), at, np.transpose([low, high]), tries)
             starts = [at]
+        self.parameters_ |= dict(zip(moved, np.exp(at).tolist(), strict=True))
 
     @torch.enable_grad()
     def _profile(
         self, moved: Sequence[str], rows: Any, steps: Any, at: Array, slopes: bool = False
-    ) -> tuple[float, Array, dict[str, float]]:
+    ) -> tuple[float, Array]:
         """Return the evidence of some rows at logarithms of the moved variances, maximal over amplitude and noise.
 
         Its slopes come from one backward pass where pairs of rows are few, else from differences of kernels, which
@@ -208,23 +199,21 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         next(steps)
         X, Y = self._X[rows], self._Y[rows]
         values = self.parameters_ | dict(zip(moved, np.exp(at).tolist(), strict=True))
-        exact = bool(moved) and len(X) <= EXACT_ROWS
+        exact = len(X) <= EXACT_ROWS
         logs, K = self._recorded(values, moved, X) if exact else ({}, self._kernel_of(values)(X))
-        value, best, S = profile(K.detach(), Y, values, self.names_)
+        value, _, S = profile(K.detach(), Y, values, self.names_)
         found = []
         if slopes and exact:
             found = list(torch.autograd.grad((S * K).sum(), list(logs.values())))
         elif slopes:
             near = (values | {name: values[name] * math.exp(STEP)} for name in moved)
             found = [(S * (self._kernel_of(other)(X) - K)).sum() / STEP for other in near]
-        return value, np.array([float(slope) for slope in found]), best
+        return value, np.array([float(slope) for slope in found])
 
     @property
     def _slow(self) -> bool:
         """Whether a kernel takes long: without a closed form, rows of one column with a kink are computed by pairs."""
-        deq = self._source
-        implicit = isinstance(deq, Dense) and deq.implicit and deq.kinked
-        return implicit and any(phi.closed_form() is None for phi in deq.activations)
+        return self._source.kinked and any(phi.closed_form() is None for phi in self._source.activations)
 
     def _moved(self) -> tuple[str, ...]:
         """Return the variances to look for: for a homogeneous activation, sigma_b2 is an amplitude."""
@@ -266,10 +255,15 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         if at.shape != self.theta_.shape:
             raise InvalidInputError(f"theta holds the logarithms of {self.names_}, got shape {at.shape}")
         values = self.parameters_ | dict(zip(self.names_, np.exp(at).tolist(), strict=True))
-        return self._with_gradient(values) if eval_gradient else self._evidence(values).value
+        return self._with_gradient(values) if eval_gradient else self._evidence(self._matrix(values), values).value
 
-    def _evidence(self, values: dict[str, float]) -> Evidence:
-        K = kernel_matrix(self._kernel_of(values), self._X, self.client)
+    def _matrix(self, values: dict[str, float]) -> Tensor:
+        """Return the kernel of all rows, pair by pair as in the search where they are few: tables take longer."""
+        if self._moved() and len(self._X) <= EXACT_ROWS:
+            return self._recorded(values, self._moved(), self._X)[1].detach()
+        return kernel_matrix(self._kernel_of(values), self._X, self.client)
+
+    def _evidence(self, K: Tensor, values: dict[str, float]) -> Evidence:
         return evidence(K, self._Y, values["amplitude"], values["noise"])
 
     @torch.enable_grad()
@@ -281,7 +275,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         logs, K = self._recorded(values, self.names_, self._X)
         at = values | {name: log.exp() for name, log in logs.items()}
         C = at["amplitude"] * K + at["noise"] * torch.eye(len(K)).to(K)
-        found = self._evidence(values)
+        found = self._evidence(K.detach(), values)
         S = found.solution @ found.solution.T - self._Y.shape[1] * found.factor.inverse()
         gradient = torch.autograd.grad(0.5 * (S * C).sum(), list(logs.values()))
         return found.value, np.array([float(slope) for slope in gradient])
@@ -310,7 +304,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         if return_std and return_cov:
             raise InvalidInputError("ask for return_std or for return_cov, not for both")
         rows = as_tensor(validated(self, X, dtype=FLOATS, reset=False), self.device).double()
-        new: Tensor = self._scaler.transform(rows)
+        new = self._scaler.scaled(rows)
         new = new if self._features is None else self._features(new)
         amplitude, factor = self.parameters_["amplitude"], self._posterior.factor
         cross = amplitude * self._kernel(new, self._X)
@@ -346,6 +340,28 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_posterior")
+
+
+def climbed(value_and_slopes: Callable[[Array], tuple[float, Array]], at: Array, bounds: Array, tries: int) -> Array:
+    """Return the best of the points that L-BFGS-B tries, at most so many, until a step gains next to nothing."""
+    tried: list[tuple[float, Array]] = []
+    reached = [-math.inf]
+
+    def loss(at: Array) -> tuple[float, Array]:
+        if len(tried) == tries:  # scipy counts between its line searches only
+            raise _Spent
+        value, slopes = value_and_slopes(at)
+        tried.append((value, at.copy()))
+        return -value, -slopes
+
+    def check(at: Array) -> None:
+        reached.append(max(value for value, _ in tried))
+        if reached[-1] - max(reached[-2], tried[0][0]) < LEAST_GAIN:
+            raise _Spent
+
+    with contextlib.suppress(_Spent):
+        scipy.optimize.minimize(loss, at, jac=True, bounds=bounds, method="L-BFGS-B", callback=check)
+    return max(tried, key=lambda one: one[0])[1]
 
 
 def _level(Y: Array) -> tuple[Array, Array]:

@@ -23,7 +23,6 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from .._arguments import check_settings, checked
-from .._arrays import squared_norms
 from ..errors import InvalidInputError
 from ..networks import Kernel
 from ..solve import NetworkKernel
@@ -91,9 +90,7 @@ class KernelMachine(WithClient, BaseEstimator):
         choice = self._choose(rows, targets, w, labels)
         self.scaler_ = Standardiser(choice.scale).fit(rows, sample_weight=w)
         kernel = NetworkKernel(choice.network, self.kernel)
-        self._problem = Problem.of(self.scaler_.transform(rows), targets, w, self.fit_intercept)
-        if bool(rows.any()) and not bool(squared_norms(self._problem.X).any()):
-            raise InvalidInputError("the squares of these rows vanish in double precision; scale the inputs up")
+        self._problem = Problem.of(self.scaler_.scaled(rows), targets, w, self.fit_intercept)
         ridge = None if self.ridge == "loo" else float(self.ridge)
         self._features, record = learn_features(kernel, self._problem, labels, ridge, self.features)
         self._problem, self.best_ = seen(self._problem, self._features), self.best_ | record
@@ -138,7 +135,7 @@ class KernelMachine(WithClient, BaseEstimator):
         scalers = {scale: Standardiser(scale).fit(rows, sample_weight=weights) for scale in scales}
         sample = sample_of(len(rows), *LIMITS.selection_rows).to(rows.device)
         parts = (targets[sample], weights[sample], self.fit_intercept)
-        problems = {scale: Problem.of(scaler.transform(rows[sample]), *parts) for scale, scaler in scalers.items()}
+        problems = {scale: Problem.of(scaler.scaled(rows[sample]), *parts) for scale, scaler in scalers.items()}
         search = Search(self.kernel, problems, None if codes is None else codes[sample], ridge, free)
         choice, self.best_ = search.run([Choice(scale, one) for one in networks for scale in scales], len(rows))
         return choice
@@ -169,7 +166,7 @@ class KernelMachine(WithClient, BaseEstimator):
         """Return the k outputs at each row of X, (m, k)."""
         check_is_fitted(self)
         rows = validated(self, X, dtype=FLOATS, reset=False, accept_sparse="csr")
-        scaled = self.scaler_.transform(as_tensor(rows, self.device).double())
+        scaled = self.scaler_.scaled(as_tensor(rows, self.device).double())
         scaled = scaled if self._features is None else self._features(scaled)
         return np.asarray(self._machine.predict(scaled, self.client).cpu())
 
@@ -425,13 +422,15 @@ def calibrate(values: Array, codes: NDArray[Any], weights: Array, biased: bool) 
     k = scores.shape[1]
     counts = np.bincount(codes, weights, minlength=k)[codes][:, None]
     aim = np.where(np.eye(k)[codes] > 0, counts + 1.0, 1.0 / (k - 1)) / (counts + 2.0)
+    shares, free = weights[:, None] / total, np.append(1.0, np.full(k, biased))
+    aims = np.append((shares * aim * scores).sum(), (shares * aim).sum(0))
 
     def loss(theta: Array) -> tuple[float, Array]:
         logits = theta[0] * scores + theta[1:]
         log_p = log_softmax(logits, axis=1)
-        slope = weights[:, None] * (np.exp(log_p) - aim) / total
-        along = np.append((slope * scores).sum(), slope.sum(0) * biased)
-        return -float(weights @ (aim * log_p).sum(1)) / total, along
+        p = shares * np.exp(log_p)
+        along = np.append((p * scores).sum(), p.sum(0)) - aims
+        return float(shares[:, 0] @ (logits - log_p)[:, 0] - aims @ theta), along * free
 
     bounds = [(1e-3, None)] + [(None, None)] * k  # t = 0 where the outputs tell nothing
     found = scipy.optimize.minimize(loss, np.append(1.0, np.zeros(k)), jac=True, bounds=bounds, method="L-BFGS-B").x

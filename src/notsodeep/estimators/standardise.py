@@ -89,9 +89,13 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Standardise rows, (n, p); the result has their type and precision."""
         check_is_fitted(self)
         rows = self._rows(X)
+        return like(rows.clone() if self.chosen_ is None else self.scaled(rows), X)
+
+    def scaled(self, rows: Tensor) -> Tensor:
+        """Standardise rows that were validated; where nothing is to be changed, they are returned themselves."""
         if self.chosen_ is None:
-            return like(rows.clone(), X)
-        return like((rows - self._as(self.mean_, rows)).div_(self._as(self.scale_, rows)), X)
+            return rows
+        return (rows - self._as(self.mean_, rows)).div_(self._as(self.scale_, rows))
 
     def inverse_transform(self, X: Any) -> Any:
         """Return standardised rows, (n, p), to the original coordinates."""
