@@ -112,6 +112,16 @@ def test_the_curve_says_what_other_promises_would_have_had() -> None:
     assert found.curve[0][1] < found.coverage < found.curve[-1][1]
 
 
+def test_rows_whose_scores_equal_the_threshold_are_answered_as_measured() -> None:
+    rng = np.random.default_rng(6)
+    raw = rng.integers(3, size=300) * 0.1
+    for offset, slope in rng.normal(size=(300, 2)) ** 2:
+        scaled = offset + slope * raw
+        record = {"distilled": 10, "chosen": 10, "student_disagreement": 0.1, "rungs": [("own", offset, slope)]}
+        found = certify(measured(scaled, raw == 0.0), scaled, (0.05, 0.95), **record)
+        assert found.coverage == (raw >= found.threshold).mean() == (raw > 0.0).mean()
+
+
 @pytest.mark.parametrize("allowed", [0.5, 0.02, 0.001])
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999])
 def test_rows_that_are_needed_are_the_fewest(allowed: float, confidence: float) -> None:
@@ -271,11 +281,15 @@ def test_bets_on_no_loss_are_nearly_the_binomial_test() -> None:
 
 # -- drift -------------------------------------------------------------------------------------------------
 def false_alarms(level: float, times: int, batches: int) -> int:
-    """How many streams without a change are ever below the level, looked at after every batch."""
+    """How many streams without a change are ever below the level, looked at after every batch.
+
+    The threshold, below which rows fall, was chosen on the rows that say how many to expect.
+    """
     rng, alarms = np.random.default_rng(5), 0
     for _ in range(times):
-        found = certificate(1.0 - rng.binomial(2000, 0.1) / 2000)
-        fell, starts = [0, *rng.binomial(25, 0.1, batches).cumsum().tolist()], [(0, 0)]
+        threshold, answered, _ = last_threshold(draw(rng, 2000), GRID, 0.05, 0.02)
+        found = certificate(sum(answered) / 2000)
+        fell, starts = [0, *rng.binomial(25, threshold, batches).cumsum().tolist()], [(0, 0)]
         for k in range(1, batches + 1):
             starts += [(25 * (k - 1), fell[k - 1])] if 25 * (k - 1) > 2 * starts[-1][0] else []
             if compare_samples(found, 25 * k, fell[k], starts).p_value < level:

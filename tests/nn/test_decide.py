@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import notsodeep as nsd
 from helpers import ulps
 from notsodeep.errors import ContractionError, InvalidInputError
-from notsodeep.nn.decide import norm_bound
+from notsodeep.nn.decide import Proven, Search, norm_bound
 
 P, M, CLASSES = 12, 48, 5
 CELLS = {
@@ -82,6 +82,42 @@ def test_rows_too_close_to_call_in_single_precision_are_finished_in_double() -> 
     assert found.outputs.dtype == torch.float64
 
 
+def check(model: nsd.nn.DEQ, x: Tensor) -> None:
+    """All rows are proven, soon, and rightly."""
+    found, truth = model.decide(x), plain_outputs(model, x)
+    assert bool(found.proven.all())
+    assert torch.equal(found.classes, truth.argmax(1))
+    assert found.steps.double().mean() < 20
+
+
+@pytest.mark.parametrize(
+    "phi", [nsd.activation("sigmoid").affine(shift=-0.5), lambda x: torch.sigmoid(x) - 0.5], ids=["affine", "function"]
+)
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-7])
+def test_numbers_that_cancel_inside_an_activation_count(phi, scale: float) -> None:
+    """Its values are small, and rounded as numbers of one half are."""
+    check(nsd.nn.DEQ(nsd.DEQ(phi, 0.3), P, M, CLASSES), scale * rows(300))
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e-25, 1e18, 1e30, 1e36])
+def test_rows_whose_squares_leave_the_range_of_single_precision(scale: float) -> None:
+    model = nsd.nn.DEQ(CELLS["relu"], P, M, CLASSES)
+    model.recurrent.data.mul_(0.9 / model.contraction())
+    check(model, scale * torch.randn(300, P, generator=torch.Generator().manual_seed(0)))
+
+
+def test_distances_of_many_classes_are_bounded_from_above() -> None:
+    """Also where torch.cdist would take squares apart, which cancel."""
+    model = nsd.nn.DEQ(CELLS["tanh"], P, M, 60, dtype=torch.float64)
+    with torch.no_grad():
+        model.readout[30:] = model.readout[:30] * (1.0 + 1e-9)
+    search = Search(Proven(model, 0.9))
+    effect = search.problem.effect
+    exact = (effect[:, None] - effect).norm(dim=2)
+    assert bool((search.apart >= exact).all())
+    assert float((search.apart - exact).max()) < ulps(64) * search.reach
+
+
 def test_ties_are_not_proven() -> None:
     model, x = network("tanh"), rows(200)
     with torch.no_grad():
@@ -133,6 +169,8 @@ def test_arrays_and_no_rows() -> None:
     assert isinstance(found.classes, np.ndarray)
     assert "20 of 20 rows proven" in repr(found)
     assert len(model.decide(rows(0)).classes) == 0
+    model.bias = None  # what was prepared for the model with one is not used
+    assert torch.equal(model.decide(rows(20)).classes, plain_outputs(model, rows(20)).argmax(1))
 
 
 def test_threads_do_not_see_each_other() -> None:
@@ -191,11 +229,35 @@ def test_any_cell_can_be_wrapped() -> None:
         nsd.nn.Contraction(W, R, lipschitz=1.0, width=24)
 
 
+@pytest.mark.parametrize("far", [1.0, 1e4, 1e5])
+def test_inputs_of_a_cell_that_cancel_count(far: float) -> None:
+    torch.manual_seed(0)
+    U, R, x = nn.Linear(P, 24), nn.Linear(24, CLASSES), far + torch.randn(500, P)
+    with torch.no_grad():
+        U.bias.copy_(-far * U.weight.sum(1))
+    near = nsd.nn.Contraction(lambda z, x: 0.5 * torch.tanh(z) + U(x), R, lipschitz=0.5, width=24).bounded(x, 1e-3)
+    wide = [copy.deepcopy(part).double() for part in (U, R)]
+    z = torch.zeros(500, 24, dtype=torch.float64)
+    with torch.no_grad():
+        for _ in range(100):
+            z = 0.5 * torch.tanh(z) + wide[0](x.double())
+        off = (near.outputs - wide[1](z)).abs().amax(1)
+    assert bool((off > 1e-3).any()) == (far > 1.0)  # what was asked for, and is more than rounding leaves
+    assert not bool((off > 1e-3)[near.proven].any())
+    assert bool(near.proven.all()) == (far == 1.0)
+
+
 def test_cells_and_readouts_that_fail_or_are_not_affine_are_refused() -> None:
     R, X = nn.Linear(4, 2), torch.ones(3, 4)
+    deq = nsd.nn.Contraction(lambda z, x: 0.1 * torch.tanh(z) + x, R, lipschitz=0.1, width=4)
+    assert len(deq.decide(X[:0]).classes) == 0
     for cell, readout, rows_, match in (
         (lambda z, x: 0.1 * z + x, lambda z: z**2, X, "not affine"),
-        (lambda z, x: 0.1 * z + x, R, X.double(), "torch.float64: mat1 and mat2"),
+        (lambda z, x: 0.1 * z + x, R, X.double(), "torch.float64: mat1 and mat2 .* Give rows of the type"),
+        (lambda z, x: 0.1 * z + x, R, torch.nan * X, "X holds NaN"),
+        (lambda z, x: 0.1 * z + x, R, X[0], "must have two dimensions"),
+        (lambda z, x: (z, x), R, X, r"a state of shape \(1, 4\) .* got tuple"),
+        (lambda z, x: 0.1 * z + x, lambda z: z[:, 0], X, r"shape \(1, outputs\), got \(1, 4\), \(1,\)"),
         (lambda z, x: z @ x, R, X, r"for states of shape \(1, 4\), fails"),
         (3, R, X, "not callable"),
     ):

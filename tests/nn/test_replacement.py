@@ -183,6 +183,23 @@ def test_training_mode_does_not_reach_inside() -> None:
     assert model[1].training
 
 
+def test_a_model_whose_last_step_is_not_done_is_refused() -> None:
+    """It took the model beyond the limit of its contraction, to which evaluation returns."""
+    model = deq().limit_contraction(0.3)
+    model(TRAIN[:5]).sum().backward()
+    with pytest.raises(InvalidInputError, match="the model is still training"):
+        replaced(model)
+    assert replaced(model.eval()).certificate.coverage > 0.3
+
+
+def test_a_replacement_keeps_the_precision_of_its_promise(fast: Replacement) -> None:
+    kept = copy.deepcopy(fast)
+    for convert in (kept.half, kept.double, lambda: kept.to(torch.bfloat16)):
+        with pytest.raises(InvalidInputError, match=r"the promise was measured in torch\.float32"):
+            convert()
+    assert torch.equal(kept.to("cpu").float()(LATER), fast(LATER))
+
+
 class InPlace(nn.Module):
     """The first layer overwrites what it is given."""
 
@@ -401,6 +418,21 @@ def test_rungs_with_scores_of_their_own_and_abstention() -> None:
     assert "get no answer" in repr(found)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_scores_of_ladders_may_be_no_numbers(value: float) -> None:
+    model = deq()
+
+    def own(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.where(x[:, 1:2] > 1.0, -model(x), model(x)), torch.where(x[:, 1] > 1.0, value, x[:, 0])
+
+    found = replaced(model, ladder=[own, "student", model], disagreement=0.3)
+    with pytest.raises(InvalidInputError, match="no row has a finite score"):
+        replaced(model, ladder=[lambda x: (model(x), value * torch.ones(len(x))), "abstain"])
+    never = LATER[:, 1] > 1.0
+    wrong = found(LATER[never]).argmax(1) != model(LATER[never]).argmax(1)
+    assert bool(wrong.all()) == (value == torch.inf)
+
+
 def test_rungs_with_one_number_for_each_row() -> None:
     def model(x: Tensor) -> Tensor:
         return torch.tanh(x[:, 0])
@@ -558,6 +590,8 @@ def changing(x: Tensor) -> Tensor:
         (None, {"rows": iter(())}, "an iterable without a row"),
         (None, {"rows": [TRAIN, TRAIN[:, :2]]}, "batches of X must hold rows of one shape"),
         (None, {"rows": (TRAIN, TRAIN)}, "a tuple of arrays was given"),
+        (None, {"rows": torch.utils.data.TensorDataset(TRAIN)}, "a Dataset was given; pass .*DataLoader"),
+        (lambda x: nn.functional.embedding(x, x), {}, r"fails on rows .* with x.long\(\)"),
         (None, {"calibration": {"x": FRESH}}, "a dict of arrays was given"),
         (None, {"student": nn.Linear(P, 2)}, r"outputs of shape \(3,\) for each row as the model does, got \(2,\)"),
         (None, {"student": nn.Linear(4, 3)}, r"the student fails on rows of shape \(2, 6\)"),

@@ -185,8 +185,8 @@ def certify(rows: Measured, thresholds: Array, promise: tuple[float, float], **r
     coverage = sum(answered) / n
     if coverage < LIMITS.least_coverage:
         raise refusal(rows, *promise, coverage, record.get("labels", False))
-    rungs = [
-        (name, (threshold - offset) / slope, count / n)
+    rungs = [  # a score that equals the threshold answers, however the common scale is rounded
+        (name, (threshold - offset - 1e-15 * (abs(threshold) + abs(offset))) / slope, count / n)
         for (name, offset, slope), count in zip(record.pop("rungs"), answered, strict=True)
     ]
     method = f"fixed sequence of thresholds, {'bets' if record.get('labels') else 'exact binomial tails'}"

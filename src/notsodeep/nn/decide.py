@@ -22,11 +22,12 @@ from torch import Tensor
 from .._arguments import finite, isolation, positive_int
 from .._arrays import as_numbers, as_rows, like
 from .._equilibrium import SolverOptions, solve_equilibrium
+from ..activations import Activation
 from ..errors import ContractionError, InvalidInputError
 from .model import LIMITS, naming
 
 _ALMOST = 1.0 - 1e-9  # a bound over what it must be below: strictly less than one
-_FUNCTION = 16  # units in the last place by which an activation of torch may be off
+_FUNCTION = 16  # units in the last place by which an activation may be off: twice what is seen on a grid
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,10 @@ class Search:
 
     def __init__(self, problem: Proven | _Wrapped) -> None:
         self.problem, self.limit = problem, problem.lipschitz
-        effect = problem.effect.double()
-        self.apart = torch.cdist(effect, effect) * (1.0 + 1e-9)
-        self.reach = float(effect.norm(dim=1).max()) * (1.0 + 1e-9)
+        effect, unit = problem.effect.double(), torch.finfo(problem.effect.dtype).eps / 2.0
+        reach = float(effect.norm(dim=1).max())
+        apart = torch.cdist(effect, effect, compute_mode="donot_use_mm_for_euclid_dist")  # which cancels
+        self.apart, self.reach = apart + 16.0 * unit * reach, reach * (1.0 + 8.0 * unit + 1e-9)  # slopes are rounded
         self.options = SolverOptions("picard", tol=_ALMOST, max_steps=min(10**6, math.ceil(50 / (1 - self.limit)) + 20))
         # the bound is 1 / (1 - L) steps at first, and random weights halve a step
         self.first = max(1, math.floor(-math.log2(1.0 - self.limit)))
@@ -115,7 +117,7 @@ class Search:
         problem = self.problem
         with torch.no_grad():
             start, drive, seen = problem.start(x)
-            start = start if begin is None else begin.to(start)
+            start = start if begin is None else torch.where(begin.isfinite(), begin.to(start), start)
             factors, rest = self._bounds(start, *problem.errors(x, drive))
             reached = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
 
@@ -156,8 +158,8 @@ class Search:
             [slack * read.slope, slack * read.slope],
             [slack * (limit - step.slope), -slack * step.slope],
         ]
-        gap, error = limit * lost, 2.0 * lost * step.slope + step.rest
-        rest = torch.stack([scale * (gap + error), 2.0 * lost * read.slope + read.rest, gap - error])
+        missed = limit * lost + 2.0 * lost * step.slope + step.rest
+        rest = torch.stack([scale * missed, 2.0 * lost * read.slope + read.rest, -missed])
         return rest.new_tensor(factors), rest
 
     def _ratio(self, outputs: Tensor, radius: Tensor, error: Tensor, tol: float | None) -> Tensor:
@@ -193,17 +195,19 @@ class Proven:
 
     def __init__(self, model: Any, lipschitz: float) -> None:
         self.model, self.lipschitz, self.scale = model, lipschitz, math.sqrt(model.width)
-        layer, unit = model._layer, torch.finfo(model.recurrent.dtype).eps / 2.0
-        count = layer.features(model.recurrent)
-        lost, lost_drive = (gamma(layer.terms(w) + 8, unit) for w in (model.recurrent, model.input))
+        layer, info = model._layer, torch.finfo(model.recurrent.dtype)
+        unit, count = info.eps / 2.0, layer.features(model.recurrent)
+        terms = [layer.terms(weights) + 8 for weights in (model.recurrent, model.input)]
+        lost, lost_drive = (gamma(number, unit) for number in terms)
+        under = torch.tensor([0.0, 0.0, 0.0, sum(terms) * math.sqrt(count) * info.tiny])  # products may underflow
         # factors of |u|, of |B| |x|, of |drive| and of one: ``error`` bounds that of a step, ``size`` pre-activations
         gain = layer.gain * layer.spread(model.recurrent)
         size = torch.tensor([gain, lost_drive, 1.0 + 8.0 * unit, 0.0], dtype=torch.float64)
-        error = torch.tensor([lost * gain, lost_drive, 8.0 * unit, 0.0], dtype=torch.float64)
+        error = torch.tensor([lost * gain, lost_drive, 8.0 * unit, 0.0], dtype=torch.float64) + under
         for phi, factor, spread in model._layers_of_cell():
             size = phi.lipschitz * size
-            size[3] += abs(float(phi(torch.zeros((), dtype=torch.float64)))) * math.sqrt(count)
-            error = phi.lipschitz * error + _FUNCTION * unit * size
+            size[3] += _size_inside(phi, model.recurrent.device) * math.sqrt(count)
+            error = phi.lipschitz * error + _FUNCTION * unit * size + under
             size, error = spread * size, factor * error + lost * spread * size
         self.error = error.tolist()
         weights = model.input.detach().double().transpose(0, 1).flatten(1).norm(dim=1).max()
@@ -213,6 +217,7 @@ class Proven:
         self.sees_inputs = model._dense.readout == "pre-activation"
         sigmas = model._sigmas if self.sees_inputs else (1.0, 0.0, 0.0)
         constant = 0.0 if model.bias is None else read * float(model.bias.detach().abs().max())
+        constant += (model.readout.shape[1] + count) * info.tiny
         self.reads = weights * max(1.0, sigmas[0]) / self.scale, weights * sigmas[1], weights * sigmas[2] + constant
         self.effect = _effect(self.outputs, model.readout, count, model.in_features)
 
@@ -231,12 +236,23 @@ class Proven:
 
     def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
         """Return bounds of the rounding errors of a step and of an output."""
+        x = x.to(torch.promote_types(x.dtype, drive.dtype))
         inputs = upper_norms(x)
         entries = norm_slack(x)[0] * torch.linalg.vector_norm(x, 1, dim=1).double()
         through = torch.minimum(self.spread * inputs, self.columns * entries)  # both bound |B| |x|
         of_state, of_input, of_drive, constant = self.error
         step = Rounding(of_state, of_input * through + of_drive * upper_norms(drive) + constant)
         return step, Rounding(self.reads[0], self.reads[1] * inputs + self.reads[2])
+
+
+def _size_inside(phi: Activation, device: torch.device) -> float:
+    """Return a bound of |phi(0)| and of numbers that cancel inside phi, from the errors of its values in float32."""
+    far = torch.logspace(-30, 6, 20_001, dtype=torch.float32)
+    x = torch.cat([torch.linspace(-12.0, 12.0, 40_001, dtype=torch.float32), far, -far, far[:1] * 0.0]).to(device)
+    with torch.no_grad():
+        exact = phi(x.double())
+        off = 2.0 * (phi(x).double() - exact).abs() / (_FUNCTION * torch.finfo(x.dtype).eps / 2.0)
+    return max(float((off - phi.lipschitz * x.double().abs()).nan_to_num(0.0).max()), float(exact[-1].abs()))
 
 
 def gamma(count: int, unit: float) -> float:
@@ -272,9 +288,10 @@ class Searches:
 
         A function as an activation that has changed refuses to name its slopes.
         """
-        pairs = zip(self.model.parameters(), model.parameters(), strict=True)
+        kept, now = (list(part.parameters()) for part in (self.model, model))
+        pairs = zip(kept, now, strict=False)
         equal = all(a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in pairs)
-        return equal and self.model._dense.lipschitz == model._dense.lipschitz
+        return equal and len(kept) == len(now) and self.model._dense.lipschitz == model._dense.lipschitz
 
     @functools.cached_property
     def plain(self) -> Search:
@@ -298,8 +315,10 @@ def proven_classes(model: Any, X: Any, tol: float | None = None) -> Decision:
             f"nothing can be proven: the map is only known to be {known.lipschitz:.4g}-Lipschitz, and a bound needs "
             "less than one. Train with limit_contraction(0.95)"
         )
+    weights = model.recurrent
     exact = torch.get_float32_matmul_precision() == "highest" and not torch.backends.cuda.matmul.allow_tf32
-    quick = [lambda: known.plain] if model.recurrent.dtype == torch.float32 and exact else []
+    exact &= weights.ndim == 2 or not weights.is_cuda  # convolutions of cuDNN may use fewer digits, or transforms
+    quick = [lambda: known.plain] if weights.dtype == torch.float32 and exact else []
     return prove([*quick, lambda: known.double], X, tol)
 
 
@@ -347,12 +366,12 @@ class Contraction:
     readout : callable
         From states to outputs, affine, as ``nn.Linear`` is.
     lipschitz : float
-        A Lipschitz constant of the cell in the state, below one. You are responsible for it.
+        A Lipschitz constant of the cell in the state, below one. You are responsible for it, and for ``rounding``.
     width : int
         The length of a state; the solution begins at zero.
     rounding : float, optional
-        A bound on the rounding error of a step and of an output, relative to the size of the state; by default eight
-        times the width, in units in the last place.
+        A bound on the rounding error of a step and of an output, relative to the size of the state. By default eight
+        times the width, in units in the last place, and more for steps that a last digit of the inputs moves further.
 
     Examples
     --------
@@ -382,7 +401,9 @@ class Contraction:
 
     @isolation()
     def _prove(self, X: Any, tol: float | None) -> Decision:
-        search = Search(_Wrapped(self, as_numbers(X, "X")))
+        rows = as_numbers(X, "X")
+        as_rows(rows.flatten(1) if rows.ndim > 1 else rows, least=0)
+        search = Search(_Wrapped(self, rows))
         return prove([lambda: search], X, tol)
 
 
@@ -395,10 +416,18 @@ class _Wrapped:
         self.own, self.lipschitz, self.step = own, own.lipschitz, own.cell
         zero, generator = rows.new_zeros(1, own.width), torch.Generator().manual_seed(0)
         other = torch.randn(1, own.width, generator=generator, dtype=torch.float32).to(rows)
-        with naming(f"the cell or the readout, for states of shape (1, {own.width}),", rows[:1]):
+        first = rows[:1] if len(rows) else rows.new_zeros(1, *rows.shape[1:])
+        with naming(f"the cell or the readout, for states of shape (1, {own.width}),", first):
             with torch.no_grad():
-                own.cell(zero, rows[:1])
-                (constant,), (value,) = own.readout(zero), own.readout(other)
+                image, constant, value = own.cell(zero, first), own.readout(zero), own.readout(other)
+            shapes = [getattr(part, "shape", type(part).__name__) for part in (image, constant)]
+            if shapes[0] != zero.shape or len(shapes[1]) != 2 or len(constant) != 1:
+                told = ", ".join(str(shape if isinstance(shape, str) else tuple(shape)) for shape in shapes)
+                raise InvalidInputError(
+                    f"for one row the cell must return a state of shape (1, {own.width}) and the readout outputs of "
+                    f"shape (1, outputs), got {told}"
+                )
+            constant, value = constant[0], value[0]
             self.effect = _effect(self.outputs, constant, own.width, 1)
         linear = (value - constant).double() - (self.effect.double() @ other.double().T)[:, 0]
         if not float(linear.abs().max()) <= 1e-3 * (1.0 + float(value.abs().max())):
@@ -414,5 +443,11 @@ class _Wrapped:
         return self.own.readout(u)
 
     def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
-        none = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        return Rounding(self.relative, none), Rounding(self.relative * self.reach, none + self.relative * self.constant)
+        moved = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        if self.own.rounding is None:  # inputs may be large, and cancel
+            zero, sign = x.new_zeros(len(x), self.own.width), torch.ones_like(x)
+            sign.flatten(1)[:, ::2] = -1.0
+            shaken = self.step(zero, x + torch.finfo(x.dtype).eps * sign * x) - self.step(zero, x)
+            moved = 2.0 * math.sqrt(max(1, x[:1].numel())) * upper_norms(shaken)
+        constant = torch.full_like(moved, self.relative * self.constant)
+        return Rounding(self.relative, moved), Rounding(self.relative * self.reach, constant)

@@ -113,6 +113,10 @@ def common_scale(rungs: list[Scored], choose: Data) -> list[tuple[float, float]]
 def _log_odds(score: np.ndarray, differs: np.ndarray) -> tuple[float, float]:
     from sklearn.linear_model import LogisticRegression
 
+    known = np.isfinite(score)
+    if not known.any():
+        return 0.0, 1.0  # it will never answer, or always
+    score, differs = score[known], differs[known]
     middle, spread = float(np.mean(score)), float(np.std(score)) or 1.0
     at = (np.concatenate([score, [score.min(), score.max()]]) - middle) / spread
     agrees = np.concatenate([~differs, [False, True]])  # one of each, where the rows have them all or none

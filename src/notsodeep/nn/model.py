@@ -201,9 +201,12 @@ def naming(what: str, x: Tensor) -> Iterator[None]:
     except NotSoDeepError:
         raise
     except Exception as error:
-        several = isinstance(error, TypeError) and "argument" in str(error)
-        hint = ". Rows are one array: a model of several inputs takes them joined, and splits them itself"
-        told = f"{what} fails on rows of shape {tuple(x.shape)} and {x.dtype}: {error}{hint if several else ''}"
+        hint = ""
+        if isinstance(error, TypeError) and "argument" in str(error):
+            hint = ". Rows are one array: a model of several inputs takes them joined, and splits them itself"
+        elif "dtype" in str(error) or "scalar type" in str(error):
+            hint = ". Give rows of the type that it needs, or let it convert them, as with x.long() or x.double()"
+        told = f"{what} fails on rows of shape {tuple(x.shape)} and {x.dtype}: {error}{hint}"
         raise InvalidInputError(told) from error
 
 

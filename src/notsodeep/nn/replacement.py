@@ -111,6 +111,9 @@ def replace(
     options, seed = training.get("options") or ReplaceOptions(), training.get("seed", 0)
     generator = torch.Generator().manual_seed(whole_seed(seed))
     ask = Teacher(model, Agreement.of(tolerance))
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    if any(getattr(part, "_vector", None) is not None for part in parts):  # of a DEQ whose contraction is limited
+        raise InvalidInputError("the model is still training: its eval() will return it to its limit; call that first")
     rows = read_rows(X, "X", generator, ask.like)
     fresh = None if calibration is None else read_rows(calibration, "calibration", generator, ask.like)
     _check_rows(rows, fresh, disagreement, confidence, labels is not None)
@@ -197,6 +200,16 @@ class Replacement(Drawn, nn.Module):
     def student(self) -> nn.Module:
         """The bare student."""
         return self.scored.student
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Replacement:
+        """Move to another device, but keep the precision in which the promise was measured."""
+        own = self.scored.scale.dtype
+        if fn(torch.zeros((), dtype=own)).dtype != own:
+            raise InvalidInputError(
+                f"the promise was measured in {own}, and other precisions give other answers; convert the model before "
+                "nsd.replace"
+            )
+        return super()._apply(fn, recurse)
 
     def train(self, mode: bool = True) -> Replacement:
         """Stay in evaluation mode, the only one that the certificate knows; the model keeps its own."""

@@ -168,6 +168,8 @@ def is_stream(X: Any) -> bool:
             f"a {type(X).__name__} of arrays was given, rows are one array. A model of several inputs takes them joined"
             " and splits them itself; a list of arrays stands for batches"
         )
+    if isinstance(X, torch.utils.data.Dataset) and not isinstance(X, Iterable):
+        raise InvalidInputError("a Dataset was given; pass torch.utils.data.DataLoader(dataset, batch_size=256)")
     if isinstance(X, list):
         return bool(X) and isinstance(X[0], Tensor | np.ndarray) and X[0].ndim > 1
     return isinstance(X, Iterable) and not isinstance(X, Tensor | tuple | str | bytes) and not hasattr(X, "__array__")
