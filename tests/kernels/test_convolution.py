@@ -13,7 +13,7 @@ from torch.nn.functional import avg_pool2d, conv2d, conv_transpose2d, unfold
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import ContractionError, InvalidInputError, NotSoDeepWarning, SerialisationError
-from notsodeep.kernels.convolution import Window, _linear, announce
+from notsodeep.kernels.convolution import Window, _linear, announced
 from notsodeep.kernels.fields import EntryMaps, field_maps
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
@@ -232,11 +232,15 @@ def test_the_window_is_a_mean_with_zeros_outside(size):
     torch.testing.assert_close(Window(deq, (7, 6))(field), expected, rtol=0, atol=tolerance())
 
 
-def test_long_work_is_announced():
+def test_long_work_is_announced(monkeypatch):
+    seconds = iter(range(0, 10**6, 3))
+    monkeypatch.setattr("notsodeep.kernels.convolution.time.perf_counter", lambda: next(seconds))
     deq = nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
-    with pytest.warns(NotSoDeepWarning, match="about 5 minutes"):
-        announce(deq, 100, 3.0)
-    announce(deq, 10, 3.0)
+    with pytest.warns(NotSoDeepWarning, match="about 5 minutes") as found:
+        assert list(announced(deq, range(100), 100, None)) == list(range(100))
+    assert len(found) == 1
+    for count, progress in ((10, None), (100, False)):  # half a minute; not asked for
+        assert len(list(announced(deq, range(count), count, progress))) == count
 
 
 def test_zero_pixels_duplicates_and_opposite_images():

@@ -19,9 +19,9 @@ import importlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from ..errors import ConvergenceError, warn
 from ..networks import Convolutional, Kernel, is_tangent
 from ._limits import LIMITS
 from .fields import Both, EntryMaps, FieldMaps, field_maps
+from .tiles import tiles_of
 
 
 def fill_convolutional(
@@ -41,17 +42,11 @@ def fill_convolutional(
     left, right = Images.of(network, x) * 2 if y is None else Images.of(network, x, y)
     if not _fill_fused(left, right, target, y is None):
         count, jobs = _jobs(left, right, y is None)
-        started, told = time.perf_counter(), False
-        every = enumerate(track(jobs, count, "convolutional kernel", progress))
-        for (rows, columns), group in itertools.groupby(every, lambda job: job[1][0]):
+        for (rows, columns), group in itertools.groupby(announced(network, jobs, count, progress), lambda job: job[0]):
             whole: dict[Kernel, Tensor] = {}
             same = y is None and rows == columns
-            for done, (_, shift) in group:
+            for _, shift in group:
                 _add(whole, shifted_kernels(left[rows], right[columns], shift, tuple(target)), same and any(shift))
-                seconds = time.perf_counter() - started
-                if not told and seconds > 1.0 and progress is not False:  # the first job alone warms up
-                    told = True
-                    announce(network, count, seconds / (done + 1))
             for kernel, values in whole.items():
                 target[kernel][rows, columns] = 0.5 * (values + values.T) if same else values  # symmetric to the bit
                 if y is None and not same:
@@ -70,8 +65,7 @@ def _jobs(left: Images, right: Images, symmetric: bool) -> tuple[int, Iterator[t
     if any(isinstance(m, EntryMaps) and not m.closed for m, _ in left.layers):  # slow: soon announced
         entries = LIMITS.pairs_at_once // 4
     side = max(1, math.isqrt(entries // left.network.positions))
-    starts = itertools.product(range(0, len(left), side), range(0, len(right), side))
-    blocks = [(slice(i, i + side), slice(j, j + side)) for i, j in starts if not symmetric or i <= j]
+    blocks = list(tiles_of((len(left), len(right)), (side, side), symmetric))
     shifts = left.network.averages.shifts
     same = [symmetric and rows == columns for rows, columns in blocks]
     jobs = ((b, d) for b, half in zip(blocks, same, strict=True) for d in shifts if not half or d >= (0, 0))
@@ -85,14 +79,24 @@ def _add(whole: dict[Kernel, Tensor], share: Mapping[Kernel, Tensor], both_ways:
         whole[kernel] = whole[kernel] + values if kernel in whole else values
 
 
-def announce(network: Convolutional, blocks: int, seconds: float) -> None:
-    """Warn of work of more than two minutes, from the time that the first blocks took."""
-    if blocks * seconds > 120.0:
-        warn(
-            f"these kernels of {network!r} will take about {blocks * seconds / 60:.0f} minutes on this machine "
-            f"({blocks} blocks of {seconds:.2g} s). progress=True shows how far they are, progress=False keeps silent; "
-            "float32 on CUDA is far quicker for ReLU-like activations, and those with kinks beside zero are slow"
-        )
+_T = TypeVar("_T")
+
+
+def announced(network: Any, blocks: Iterable[_T], count: int, progress: bool | None) -> Iterator[_T]:
+    """Yield blocks of work, under a progress bar; warn of more than two minutes when some have taken a second."""
+    started, told = time.perf_counter(), progress is False
+    for done, block in enumerate(track(blocks, count, "kernel", progress), 1):
+        yield block
+        seconds = time.perf_counter() - started
+        if not told and seconds > 1.0:  # the first block alone warms up
+            told = True
+            if count * seconds > 120.0 * done:
+                warn(
+                    f"these kernels of {network!r} will take about {count * seconds / done / 60:.0f} minutes on this "
+                    f"machine ({count} blocks of {seconds / done:.2g} s). progress=True shows how far they are, "
+                    "progress=False keeps silent; float32 on CUDA is far quicker for ReLU-like activations, and those "
+                    "with kinks beside zero are slow"
+                )
 
 
 def convolutional_diagonal(network: Convolutional, x: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
