@@ -28,8 +28,11 @@ from .errors import CheckpointError, SerialisationError
 
 
 @contextlib.contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside ``path``, which takes its place if all goes well and is removed if not."""
+def atomic(path: Path, first: bool = False) -> Iterator[Path]:
+    """Yield a temporary file beside ``path``, which takes its place if all goes well and is removed if not.
+
+    With ``first`` a file that another process has put there in the meantime stays.
+    """
     target = Path(os.path.realpath(path))  # a symbolic link stays, and what it points to is replaced
     if target.exists() and not target.is_file():
         raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
@@ -41,10 +44,19 @@ def atomic(path: Path) -> Iterator[Path]:
             os.fsync(stream.fileno())
         with contextlib.suppress(FileNotFoundError):
             part.chmod(target.stat().st_mode & 0o777)
-        os.replace(part, target)
-    except BaseException:
+        (_put if first else os.replace)(part, target)
+    finally:
         part.unlink(missing_ok=True)
-        raise
+
+
+def _put(part: Path, target: Path) -> None:
+    """Give a part its name, unless there is such a file."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        os.replace(part, target)
 
 
 _COUNT = itertools.count(secrets.randbelow(1 << 16))
@@ -96,15 +108,33 @@ def write_with(path: Path, write: Callable[[Path], Any]) -> None:
         ) from error
 
 
-def write_matrix(path: Path, shape: tuple[int, int], dtype: Any, fill: Callable[[Any], Any]) -> None:
-    """Let ``fill`` write into a memory map of a .npy file, which appears when it is full."""
-    with atomic(path) as temporary:
+def write_matrix(
+    path: Path, shape: tuple[int, int], dtype: Any, fill: Callable[[Any], Any], first: bool = False
+) -> None:
+    """Let ``fill`` write into a memory map of a .npy file, which appears when it is full; ``first`` as in `atomic`."""
+    with atomic(path, first) as temporary:
         mapped = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
         with open(temporary, "r+b") as stream:  # a full disk is an error now, not a signal in the midst of the work
             reserve(stream.fileno(), temporary.stat().st_size, temporary.parent)
         fill(mapped)
         mapped.flush()
         del mapped  # Windows renames no file that is still mapped
+
+
+def open_matrix(path: Path, shape: tuple[int, int], dtype: Any) -> np.memmap:
+    """Return the memory map of a .npy file of floating numbers; a new file is filled with NaN."""
+    try:
+        if not path.exists():
+            write_matrix(path, shape, dtype, lambda new: new.fill(math.nan), first=True)
+        mapped = np.lib.format.open_memmap(path, mode="r+")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be opened as a .npy file, or not be made: {error}") from error
+    if mapped.shape != shape or mapped.dtype.kind != "f" or not mapped.dtype.isnative:
+        raise CheckpointError(
+            f"{path} holds {mapped.dtype} of shape {mapped.shape}, but the result is floating numbers of shape "
+            f"{shape}; remove the file or name another one"
+        )
+    return mapped
 
 
 def reserve(handle: int, size: int, folder: Path) -> None:

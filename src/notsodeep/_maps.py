@@ -124,6 +124,8 @@ class Convolution(Product):
     gain: float
     size: tuple[int, int]
     """Height and width of an image."""
+    stride: int = 1
+    """The steps in which filters move; the transposed map is that of steps of one."""
     beyond = 2
 
     def features(self, weights: Tensor) -> int:
@@ -140,7 +142,9 @@ class Convolution(Product):
     def forward(self, weights: Tensor, u: Tensor) -> Tensor:
         if weights.ndim > 4:
             return torch.stack([self.forward(weights[i % len(weights)], row) for i, row in enumerate(u)])
-        return functional.conv2d(self._images(u), weights, padding="same").reshape(*u.shape[:-1], -1)
+        around = weights.shape[-1] // 2
+        image = functional.conv2d(self._images(u), weights, stride=self.stride, padding=around)
+        return image.reshape(*u.shape[:-1], -1)
 
     def transposed(self, weights: Tensor) -> Tensor:
         return weights.transpose(-4, -3).flip(-2, -1)
@@ -155,7 +159,7 @@ class Convolution(Product):
 
     def windows(self, u: Tensor, weights: Tensor) -> Tensor:
         size = weights.shape[-1]
-        return functional.unfold(self._images(u), size, padding=size // 2).mT
+        return functional.unfold(self._images(u), size, padding=size // 2, stride=self.stride).mT
 
     def _images(self, rows: Tensor) -> Tensor:
         return rows.reshape(-1, rows.shape[-1] // (self.size[0] * self.size[1]), *self.size)

@@ -13,7 +13,7 @@ from torch.nn.functional import avg_pool2d, conv2d, conv_transpose2d, unfold
 import notsodeep as nsd
 from helpers import tolerance, ulps
 from notsodeep.errors import ContractionError, InvalidInputError, NotSoDeepWarning, SerialisationError
-from notsodeep.kernels.convolution import Window, _linear, announce
+from notsodeep.kernels.convolution import Window, _linear, announced
 from notsodeep.kernels.fields import EntryMaps, field_maps
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
@@ -146,7 +146,7 @@ def test_many_explicit_layers_with_injected_input_are_the_equilibrium():
 
 def random_gradients(enn, X, m, generator):
     """The features and the gradients of one random explicit network of m channels, by automatic differentiation."""
-    (c, h, w), f = enn.image, enn.filter
+    (c, h, w), f = (enn.image[0], *enn.grid), enn.filter
 
     def normal(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -157,11 +157,10 @@ def random_gradients(enn, X, m, generator):
         inputs.append(normal(m, c, f, f))
         shifts.append(normal(m))
     readout = normal(m, h, w)
-    x, z = torch.from_numpy(X).reshape(-1, c, h, w), None
+    x, z = torch.from_numpy(X).reshape(-1, *enn.image), None
     for level, (phi, (a, b, s)) in enumerate(zip(enn.activations, enn.variances, strict=True)):
-        before = (
-            math.sqrt(b) / f * conv2d(x, inputs[level], padding=f // 2) + math.sqrt(s) * shifts[level][:, None, None]
-        )
+        drive = math.sqrt(b) / f * conv2d(x, inputs[level], stride=enn.stride, padding=f // 2)
+        before = drive + math.sqrt(s) * shifts[level][:, None, None]
         if level:
             before = before + math.sqrt(a) / f * conv2d(z, hidden[level - 1], padding=f // 2)
         z = phi(before) / math.sqrt(m)
@@ -178,9 +177,10 @@ def random_gradients(enn, X, m, generator):
     return {"ck": ck, "ntk": whole, "ntk_frozen": frozen}
 
 
-def test_explicit_networks_of_finite_width_approach_the_kernel():
-    enn = nsd.ConvENN(["relu", "tanh"], 0.7, (0.8, 0.3), (0.0, 0.1), image=(1, 4, 3), gain=1.5)
-    X, generator = images(3, (1, 4, 3)), torch.Generator().manual_seed(0)
+@pytest.mark.parametrize(("image", "stride"), [((1, 4, 3), 1), ((2, 7, 6), 2)])
+def test_explicit_networks_of_finite_width_approach_the_kernel(image, stride):
+    enn = nsd.ConvENN(["relu", "tanh"], 0.7, (0.8, 0.3), (0.0, 0.1), image=image, stride=stride, gain=1.5)
+    X, generator = images(3, image), torch.Generator().manual_seed(0)
     exact = nsd.kernels_of(enn, X, kernels=KERNELS)
     draws = [random_gradients(enn, X, 64, generator) for _ in range(24)]
     for kernel in KERNELS:
@@ -232,11 +232,15 @@ def test_the_window_is_a_mean_with_zeros_outside(size):
     torch.testing.assert_close(Window(deq, (7, 6))(field), expected, rtol=0, atol=tolerance())
 
 
-def test_long_work_is_announced():
+def test_long_work_is_announced(monkeypatch):
+    seconds = iter(range(0, 10**6, 3))
+    monkeypatch.setattr("notsodeep.kernels.convolution.time.perf_counter", lambda: next(seconds))
     deq = nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
-    with pytest.warns(NotSoDeepWarning, match="about 5 minutes"):
-        announce(deq, 100, 3.0)
-    announce(deq, 10, 3.0)
+    with pytest.warns(NotSoDeepWarning, match="about 5 minutes") as found:
+        assert list(announced(deq, range(100), 100, None)) == list(range(100))
+    assert len(found) == 1
+    for count, progress in ((10, None), (100, False)):  # half a minute; not asked for
+        assert len(list(announced(deq, range(count), count, progress))) == count
 
 
 def test_zero_pixels_duplicates_and_opposite_images():

@@ -1,4 +1,4 @@
-"""Averages before the readout of convolutional networks: all pairs of positions, finite networks, values."""
+"""Averages before the readout of convolutional networks, and strides: all pairs of positions, finite networks."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def tanh(qx, qy, lam):
 
 def directly(network, layers, X):
     """The kernels of a network of these layers, from covariances of all pairs of positions (n, n, h, w, h, w)."""
-    c, h, w = network.image
-    n, reach = len(X), network.filter // 2
-    x = torch.from_numpy(X).reshape(n, c, h, w)
+    n, reach, s = len(X), network.filter // 2, network.stride
+    x = torch.from_numpy(X).reshape(n, *network.image)
 
     def window(field):
+        h, w = field.shape[2:4]
         wide = torch.nn.functional.pad(field, (reach, reach) * 4)
         parts = (
             wide[:, :, a : a + h, b : b + w, a : a + h, b : b + w]
@@ -66,7 +66,8 @@ def directly(network, layers, X):
         )
         return sum(parts) / network.filter**2
 
-    inner = window(torch.einsum("icab,jcde->ijabde", x, x))
+    inner = window(torch.einsum("icab,jcde->ijabde", x, x))[:, :, ::s, ::s, ::s, ::s]
+    h, w = inner.shape[2:4]
     value, fields = torch.zeros_like(inner), []
     for layer, (a, b, bias) in layers:
         source = b * inner + bias
@@ -90,7 +91,8 @@ def directly(network, layers, X):
 
 def boxes(network):
     """The Gram matrix of the averages as vectors over the positions, each written out."""
-    (_, h, w), c = network.image, network.pool
+    (_, *sides), c = network.image, network.pool
+    h, w = (len(range(0, side, network.stride)) for side in sides)
     if c == "global":
         return torch.full((h * w, h * w), (h * w) ** -2.0, dtype=torch.float64)
     rows = torch.zeros(h + c - 1, w + c - 1, h, w, dtype=torch.float64)
@@ -101,18 +103,22 @@ def boxes(network):
 
 
 @pytest.mark.parametrize(
-    ("phi", "layer", "channels", "filter", "pool"),
+    ("phi", "layer", "image", "filter", "pool", "stride"),
     [
-        ("relu", relu, 1, 3, 3),
-        ("relu", relu, 2, 5, 4),
-        ("erf", erf, 3, 1, 5),
-        ("erf", erf, 1, 3, "global"),
-        ("tanh", tanh, 1, 3, 2),
+        ("relu", relu, (1, 5, 5), 3, 3, 1),
+        ("relu", relu, (2, 5, 6), 5, 4, 1),
+        ("erf", erf, (3, 5, 5), 1, 5, 1),
+        ("erf", erf, (1, 4, 5), 3, "global", 1),
+        ("tanh", tanh, (1, 4, 5), 3, 2, 1),
+        ("relu", relu, (2, 7, 6), 3, 3, 2),
+        ("erf", erf, (1, 8, 7), 5, 2, 3),
+        ("relu", relu, (1, 6, 9), 3, "global", 3),
+        ("erf", erf, (2, 6, 5), 3, 1, 2),
     ],
 )
-def test_shifts_are_all_pairs_of_positions(phi, layer, channels, filter, pool):
-    X = images(2 if phi == "tanh" else 3, (channels, 5, 5)) / math.sqrt(channels)
-    deq = nsd.ConvDEQ(phi, 0.1, 0.8, 0.1, image=(channels, 5, 5), filter=filter, pool=pool)
+def test_shifts_are_all_pairs_of_positions(phi, layer, image, filter, pool, stride):
+    X = images(2 if phi == "tanh" else 3, image) / math.sqrt(image[0])
+    deq = nsd.ConvDEQ(phi, 0.1, 0.8, 0.1, image=image, filter=filter, pool=pool, stride=stride)
     found = nsd.kernels_of(deq, X, kernels=KERNELS)
     again = nsd.kernels_of(deq, X[:1], X, kernels=KERNELS)
     expected = directly(deq, [(layer, deq.dense.variances)] * (14 if phi == "tanh" else 20), X)
@@ -128,10 +134,11 @@ def test_shifts_are_all_pairs_of_positions(phi, layer, channels, filter, pool):
         assert np.array_equal(found[kernel], found[kernel].T)
 
 
-@pytest.mark.parametrize("pool", [2, "global"])
-def test_shifts_of_explicit_networks_are_all_pairs_of_positions(pool):
-    X = images(3, (2, 4, 5))
-    enn = nsd.ConvENN(["relu", "erf"], 0.7, (0.8, 0.3), (0.0, 0.1), image=(2, 4, 5), pool=pool, gain=1.5)
+@pytest.mark.parametrize(("pool", "stride"), [(2, 1), ("global", 1), (2, 2), (1, 3)])
+@pytest.mark.parametrize("injected", [0.3, 0.0])
+def test_shifts_of_explicit_networks_are_all_pairs_of_positions(pool, stride, injected):
+    X, sizes = images(3, (2, 4, 5)), {"image": (2, 4, 5), "pool": pool, "stride": stride}
+    enn = nsd.ConvENN(["relu", "erf"], 0.7, (0.8, injected), (0.0, 0.1), **sizes, gain=1.5)
     found, expected = (
         nsd.kernels_of(enn, X, kernels=KERNELS),
         directly(enn, list(zip((relu, erf), enn.variances, strict=True)), X),
@@ -175,10 +182,10 @@ def test_averages_are_those_of_boxes_with_zeros_outside(box):
         torch.testing.assert_close(seen, pooled, rtol=0, atol=ulps())
 
 
-@pytest.mark.parametrize("pool", [2, "global"])
-def test_networks_of_finite_width_approach_the_kernel(pool):
-    deq = nsd.ConvDEQ("relu", 0.2, 0.8, 0.1, image=(1, 4, 3), pool=pool)
-    X = images(3, (1, 4, 3))
+@pytest.mark.parametrize(("image", "pool", "stride"), [((1, 4, 3), 2, 1), ((1, 4, 3), "global", 1), ((2, 5, 6), 2, 2)])
+def test_networks_of_finite_width_approach_the_kernel(image, pool, stride):
+    deq = nsd.ConvDEQ("relu", 0.2, 0.8, 0.1, image=image, pool=pool, stride=stride)
+    X = images(3, image)
     exact = nsd.kernels_of(deq, X, kernels=KERNELS)
     for kernel in KERNELS:
         finite, options = (nsd.finite_ck, {}) if kernel == "ck" else (nsd.finite_ntk, {"kernel": kernel})
@@ -201,8 +208,17 @@ def test_the_box_is_part_of_the_value():
     with pytest.raises(InvalidInputError, match="one layer"):
         nsd.ConvDEQ(["tanh", "relu"], 0.01, image=(1, 8, 8))
     plain = nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8))
-    old = {key: value for key, value in plain.to_dict().items() if key != "pool"}
+    old = {key: value for key, value in plain.to_dict().items() if key not in ("pool", "stride")}
     assert nsd.network_from_dict(old) == plain == nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8), pool=1)
+    strided = nsd.ConvENN("relu", 0.0, 1.0, image=(1, 7, 8), pool=2, stride=3)
+    assert strided.grid == (3, 3)
+    assert "pool=2, stride=3" in repr(strided)
+    assert nsd.network_from_dict(strided.to_dict()) == strided == pickle.loads(pickle.dumps(strided))
+    for wrong in (0, 4, 1.5, None):
+        with pytest.raises(InvalidInputError, match="stride"):
+            nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8), stride=wrong)
+    with pytest.raises(InvalidInputError, match="fits into 3 x 3 positions"):
+        nsd.ConvDEQ("relu", 0.2, image=(1, 7, 8), pool=4, stride=3)
     for wrong in (0, 9, -1, 2.5, "Global", None, True):
         with pytest.raises(InvalidInputError, match="pool"):
             nsd.ConvDEQ("relu", 0.2, image=(1, 8, 8), pool=wrong)

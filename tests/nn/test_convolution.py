@@ -21,8 +21,8 @@ CLOSE = {"rtol": tolerance(), "atol": tolerance()}
 SHAPE = (2, 3, 4)
 
 
-def small(width: int = 3, phi: str = "silu", pool=1, **options) -> nsd.nn.ConvDEQ:
-    spec = nsd.ConvDEQ(phi, 0.2, 0.8, 0.1, image=SHAPE, pool=pool)
+def small(width: int = 3, phi: str = "silu", pool=1, stride=1, **options) -> nsd.nn.ConvDEQ:
+    spec = nsd.ConvDEQ(phi, 0.2, 0.8, 0.1, image=SHAPE, pool=pool, stride=stride)
     solver = nsd.nn.SolverOptions(tol=1e-13)
     return nsd.nn.ConvDEQ(spec, width, 2, solver=solver, dtype=torch.float64, **options)
 
@@ -37,22 +37,24 @@ def as_function(model):
     return lambda x, *w: functional_call(model, dict(zip(names, w, strict=True)), (x,)), weights
 
 
-@pytest.mark.parametrize("pool", [1, 2])
-def test_derivatives_in_both_modes_and_of_second_order(pool):
-    f, weights = as_function(small(2, pool=pool))
+@pytest.mark.parametrize(("pool", "stride"), [(1, 1), (2, 1), (2, 2)])
+def test_derivatives_in_both_modes_and_of_second_order(pool, stride):
+    f, weights = as_function(small(2, pool=pool, stride=stride))
     assert gradcheck(f, (inputs().requires_grad_(), *weights), check_forward_ad=True, fast_mode=True)
     assert gradgradcheck(f, (inputs(1).requires_grad_(), *weights), check_fwd_over_rev=True, fast_mode=True)
 
 
-def test_it_is_the_equilibrium_of_its_convolutions():
-    model, x = small(4), inputs(3)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_it_is_the_equilibrium_of_its_convolutions(stride):
+    model, x = small(4, stride=stride), inputs(3)
     spec, images = model.spec, x.reshape(3, *SHAPE)
     a, b, c = (math.sqrt(v) for v in spec.dense.variances)
-    drive = b / 3 * torch.nn.functional.conv2d(images, model.input, padding=1) + c * model.offset[:, None, None]
+    drive = b / 3 * torch.nn.functional.conv2d(images, model.input, stride=stride, padding=1)
+    drive = drive + c * model.offset[:, None, None]
     z = torch.zeros_like(drive)
     for _ in range(100):
         z = spec.dense.activation(a / 3 * torch.nn.functional.conv2d(z, model.recurrent, padding=1) + drive) / 2.0
-    truth = (z / math.sqrt(12)).flatten(1) @ model.readout.mT
+    truth = (z / math.sqrt(len(range(0, 3, stride)) * len(range(0, 4, stride)))).flatten(1) @ model.readout.mT
     torch.testing.assert_close(model(x), truth, **CLOSE)
     torch.testing.assert_close(model.solve(x).value, z.flatten(1), **CLOSE)
     for weight in (model.recurrent, model.input, model.readout):  # gradients of the unrolled network
@@ -75,9 +77,9 @@ def test_transforms_of_torch_func():
     torch.testing.assert_close(both[1], f(x, *(w[1] for w in many)), **CLOSE)
 
 
-@pytest.mark.parametrize("pool", [1, 2, "global"])
-def test_its_gradients_have_the_kernel_of_finite_width(pool):
-    X, model, generator = inputs(3), small(5, "relu", pool), torch.Generator().manual_seed(3)
+@pytest.mark.parametrize(("pool", "stride"), [(1, 1), (2, 1), ("global", 1), (2, 2), (1, 3)])
+def test_its_gradients_have_the_kernel_of_finite_width(pool, stride):
+    X, model, generator = inputs(3), small(5, "relu", pool, stride), torch.Generator().manual_seed(3)
     with torch.no_grad():  # the weights that finite_ntk draws, in its order
         for weight in (model.recurrent, model.input, model.readout[0], model.offset):
             weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64))

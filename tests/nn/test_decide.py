@@ -184,8 +184,9 @@ def test_threads_do_not_see_each_other() -> None:
                 assert torch.equal(getattr(one, name), getattr(other, name))
 
 
-def test_a_convolution() -> None:
-    spec = nsd.ConvDEQ("relu", sigma_a2=0.1, image=(1, 5, 6))
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_convolution(stride: int) -> None:
+    spec = nsd.ConvDEQ("relu", sigma_a2=0.1, image=(1, 5, 6), stride=stride)
     model = nsd.nn.ConvDEQ(spec, width=4, out_features=3)
     model.recurrent.data.mul_(0.8 / model._certified_contraction())
     x = torch.randn(200, 30, generator=torch.Generator().manual_seed(0))

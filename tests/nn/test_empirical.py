@@ -75,7 +75,7 @@ def convolutional() -> nn.Module:
 def networks() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     torch.manual_seed(0)
     biased = nsd.DEQ("tanh", 0.2, 0.5, 0.3, readout="pre-activation")
-    image = nsd.ConvDEQ("tanh", 0.2, image=(1, 4, 4))
+    image, strided = (nsd.ConvDEQ("tanh", 0.2, image=(1, 4, 4), stride=stride) for stride in (1, 2))
     found: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
         "layers": (nn.Sequential(nn.Linear(5, 7), nn.ReLU(inplace=True), nn.Linear(7, 3)), (5,)),
         "convolution": (convolutional(), (2, 8, 8)),
@@ -85,6 +85,7 @@ def networks() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         "deq": (nsd.nn.DEQ(biased, 5, 9, 3, bias=True, solver=EXACT), (5,)),
         "standard": (nsd.nn.DEQ(nsd.DEQ("relu", 0.2), 5, 9, 2, solver=EXACT, parametrisation="standard"), (5,)),
         "images": (nsd.nn.ConvDEQ(image, 3, 2, solver=EXACT), (16,)),
+        "strides": (nsd.nn.ConvDEQ(strided, 3, 2, solver=EXACT), (16,)),
         "one layer": (nsd.nn.ENN(nsd.match_one_layer(nsd.DEQ("relu", 0.2)), 5, 12, 2, kernel="ntk"), (5,)),
         "scalar": (nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)), (5,)),
     }

@@ -30,6 +30,7 @@ class Limits:
     terms_at_once: int = 1 << 23  # terms of the series of pairs held at once: 64 megabytes
     few_pairs: int = 16  # nearly parallel pairs that closed forms serve sooner than series
     field_entries: int = 1 << 17  # positions times pairs of images solved together: their fields fit a core's cache
+    file_block: int = 1 << 22  # positions of pairs computed before a file is written: about a second
     open_entries: int = 1 << 18  # entries that wait until they are evaluated one by one
     held_numbers: int = 1 << 22  # numbers in the norm factors of rows that are stored: 32 megabytes
     short_row: float = 1e-6  # shorter rows, beside the longest, are evaluated one by one, without a wider table

@@ -19,9 +19,9 @@ import importlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from ..errors import ConvergenceError, warn
 from ..networks import Convolutional, Kernel, is_tangent
 from ._limits import LIMITS
 from .fields import Both, EntryMaps, FieldMaps, field_maps
+from .tiles import tiles_of
 
 
 def fill_convolutional(
@@ -41,17 +42,11 @@ def fill_convolutional(
     left, right = Images.of(network, x) * 2 if y is None else Images.of(network, x, y)
     if not _fill_fused(left, right, target, y is None):
         count, jobs = _jobs(left, right, y is None)
-        started, told = time.perf_counter(), False
-        every = enumerate(track(jobs, count, "convolutional kernel", progress))
-        for (rows, columns), group in itertools.groupby(every, lambda job: job[1][0]):
+        for (rows, columns), group in itertools.groupby(announced(network, jobs, count, progress), lambda job: job[0]):
             whole: dict[Kernel, Tensor] = {}
             same = y is None and rows == columns
-            for done, (_, shift) in group:
+            for _, shift in group:
                 _add(whole, shifted_kernels(left[rows], right[columns], shift, tuple(target)), same and any(shift))
-                seconds = time.perf_counter() - started
-                if not told and seconds > 1.0 and progress is not False:  # the first job alone warms up
-                    told = True
-                    announce(network, count, seconds / (done + 1))
             for kernel, values in whole.items():
                 target[kernel][rows, columns] = 0.5 * (values + values.T) if same else values  # symmetric to the bit
                 if y is None and not same:
@@ -70,8 +65,7 @@ def _jobs(left: Images, right: Images, symmetric: bool) -> tuple[int, Iterator[t
     if any(isinstance(m, EntryMaps) and not m.closed for m, _ in left.layers):  # slow: soon announced
         entries = LIMITS.pairs_at_once // 4
     side = max(1, math.isqrt(entries // left.network.positions))
-    starts = itertools.product(range(0, len(left), side), range(0, len(right), side))
-    blocks = [(slice(i, i + side), slice(j, j + side)) for i, j in starts if not symmetric or i <= j]
+    blocks = list(tiles_of((len(left), len(right)), (side, side), symmetric))
     shifts = left.network.averages.shifts
     same = [symmetric and rows == columns for rows, columns in blocks]
     jobs = ((b, d) for b, half in zip(blocks, same, strict=True) for d in shifts if not half or d >= (0, 0))
@@ -85,14 +79,24 @@ def _add(whole: dict[Kernel, Tensor], share: Mapping[Kernel, Tensor], both_ways:
         whole[kernel] = whole[kernel] + values if kernel in whole else values
 
 
-def announce(network: Convolutional, blocks: int, seconds: float) -> None:
-    """Warn of work of more than two minutes, from the time that the first blocks took."""
-    if blocks * seconds > 120.0:
-        warn(
-            f"these kernels of {network!r} will take about {blocks * seconds / 60:.0f} minutes on this machine "
-            f"({blocks} blocks of {seconds:.2g} s). progress=True shows how far they are, progress=False keeps silent; "
-            "float32 on CUDA is far quicker for ReLU-like activations, and those with kinks beside zero are slow"
-        )
+_T = TypeVar("_T")
+
+
+def announced(network: Any, blocks: Iterable[_T], count: int, progress: bool | None) -> Iterator[_T]:
+    """Yield blocks of work, under a progress bar; warn of more than two minutes when some have taken a second."""
+    started, told = time.perf_counter(), progress is False
+    for done, block in enumerate(track(blocks, count, "kernel", progress), 1):
+        yield block
+        seconds = time.perf_counter() - started
+        if not told and seconds > 1.0:  # the first block alone warms up
+            told = True
+            if count * seconds > 120.0 * done:
+                warn(
+                    f"these kernels of {network!r} will take about {count * seconds / done / 60:.0f} minutes on this "
+                    f"machine ({count} blocks of {seconds / done:.2g} s). progress=True shows how far they are, "
+                    "progress=False keeps silent; float32 on CUDA is far quicker for ReLU-like activations, and those "
+                    "with kinks beside zero are slow"
+                )
 
 
 def convolutional_diagonal(network: Convolutional, x: Tensor, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
@@ -118,21 +122,24 @@ class ImageLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class Images:
-    """Images of a network, pixels (positions, n, channels), with the variances of each of its layers at them."""
+    """Images of a network, (pixels, n, channels), with the variances of each of its layers at its positions."""
 
     network: Convolutional
     pixels: Tensor
     layers: tuple[ImageLayer, ...]
+    frame: Window
+    """Around pixels."""
     window: Window
+    """Around positions of a layer."""
 
     @staticmethod
     def of(network: Convolutional, *rows: Tensor) -> list[Images]:
         """Find the variances of every layer, in double precision: kernels depend on them more than on anything."""
         pixels = torch.cat(rows).reshape(sum(map(len, rows)), network.image[0], -1).permute(2, 0, 1).contiguous()
-        window = Window(network, network.image[1:])
-        inner = window(pixels.double().square().sum(-1))
+        frame, window = Window(network, network.image[1:]), Window(network, network.grid)
+        inner = frame(pixels.double().square().sum(-1), network.stride)
         layers = _equilibrium_layers(window, inner) if network.implicit else _layers(window, inner)
-        images = Images(network, pixels, tuple(ImageLayer(maps, q.to(pixels)) for maps, q in layers), window)
+        images = Images(network, pixels, tuple(ImageLayer(maps, q.to(pixels)) for maps, q in layers), frame, window)
         starts = [0, *itertools.accumulate(map(len, rows))]
         return [images[slice(*ends)] for ends in itertools.pairwise(starts)]
 
@@ -141,31 +148,31 @@ class Images:
 
     def __getitem__(self, rows: slice) -> Images:
         layers = [ImageLayer(maps, q[:, rows]) for maps, q in self.layers]
-        return Images(self.network, self.pixels[:, rows], tuple(layers), self.window)
+        return Images(self.network, self.pixels[:, rows], tuple(layers), self.frame, self.window)
 
-    def crop(self, *ends: slice) -> Images:
-        """Return a rectangle of each image; variances are still those of the whole ones."""
+    def crop(self, shift: tuple[int, int]) -> Images:
+        """Return the part of each image at which one that is moved by a shift has positions, too.
 
-        def cut(field: Tensor) -> Tensor:
-            return field.unflatten(0, self.window.size)[ends].flatten(0, 1)
-
-        layers = [ImageLayer(maps, cut(q)) for maps, q in self.layers]
-        height, width = (end.stop - end.start for end in ends)
-        return Images(self.network, cut(self.pixels), tuple(layers), Window(self.network, (height, width)))
+        Variances are still those of the whole images.
+        """
+        far = [self.network.stride * d for d in shift]
+        layers = [ImageLayer(maps, self.window.cut(q, shift)) for maps, q in self.layers]
+        windows = self.frame.cropped(far), self.window.cropped(shift)
+        return Images(self.network, self.frame.cut(self.pixels, far), tuple(layers), *windows)
 
     def overlap(self, other: Images, shift: tuple[int, int]) -> tuple[Images, Images]:
         """Return the parts at positions p of these images and p + shift of the others, if both are inside."""
-        if not any(shift):
-            return self, other
-        sizes = list(zip(shift, self.window.size, strict=True))
-        mine = (slice(max(0, -d), n - max(0, d)) for d, n in sizes)
-        others = (slice(max(0, d), n - max(0, -d)) for d, n in sizes)
-        return self.crop(*mine), other.crop(*others)
+        down, across = shift
+        return (self.crop(shift), other.crop((-down, -across))) if any(shift) else (self, other)
+
+    def drive(self, products: Tensor) -> Tensor:
+        """Return the input's covariance from products of pixels: a sum over windows, at the positions of a layer."""
+        return self.frame(products, self.network.stride)
 
     def own_kernels(self, kernels: Sequence[Kernel]) -> dict[Kernel, Tensor]:
         """The kernels of each image with itself."""
         layers = [(q, *maps.own(q)) for maps, q in self.layers]
-        inner, shifts = self.window(self.pixels.square().sum(-1)), self.network.averages.shifts
+        inner, shifts = self.drive(self.pixels.square().sum(-1)), self.network.averages.shifts
         total = _kernels(self.window, inner, layers, shifts[0, 0], kernels)
         for shift, weight in shifts.items():
             if shift > (0, 0):  # the opposite one has the same kernels
@@ -175,7 +182,7 @@ class Images:
                     mine.maps.one_by_one(mine.variances, q)
                     for mine, (_, q) in zip(left.layers, right.layers, strict=True)
                 ]
-                inner = left.window((left.pixels * right.pixels).sum(-1))
+                inner = left.drive((left.pixels * right.pixels).sum(-1))
                 layers = _fields(left.window, maps, inner, left.sizes * right.sizes)
                 _add(total, _kernels(left.window, inner, layers, 2.0 * weight, kernels), False)
         return total
@@ -231,11 +238,22 @@ class Window:
     size: tuple[int, int]
     """Height and width of the fields."""
 
-    def __call__(self, field: Tensor) -> Tensor:
-        """Add up windows of a field (positions, ...)."""
+    def __call__(self, field: Tensor, stride: int = 1) -> Tensor:
+        """Add up windows of a field (positions, ...), around every position or those at a stride."""
         height, width = self.size
-        down, across = (_band(size, self.network.filter).to(field) for size in self.size)
-        return (across @ (down @ field.reshape(height, -1)).reshape(height, width, -1)).reshape(field.shape)
+        down, across = (_band(size, self.network.filter)[::stride].to(field) for size in self.size)
+        sums = across @ (down @ field.reshape(height, -1)).reshape(len(down), width, -1)
+        return sums.reshape(-1, *field.shape[1:])
+
+    def cropped(self, shift: Sequence[int]) -> Window:
+        """Return the window of the part of a field that a shift leaves."""
+        height, width = (n - abs(d) for n, d in zip(self.size, shift, strict=True))
+        return Window(self.network, (height, width))
+
+    def cut(self, field: Tensor, shift: Sequence[int]) -> Tensor:
+        """Return a field at the positions p for which p + shift is one, too."""
+        ends = tuple(slice(max(0, -d), n - max(0, d)) for n, d in zip(self.size, shift, strict=True))
+        return field.unflatten(0, self.size)[ends].flatten(0, 1)
 
 
 def _band(size: int, filter: int) -> Tensor:
@@ -259,7 +277,7 @@ def shifted_kernels(
 ) -> dict[Kernel, Tensor]:
     """The share of the pairs of positions p, p + shift in the kernels: Lambda first, then M, (positions, n, m)."""
     left, right = left.overlap(right, shift)
-    inner = left.window(left.pixels @ right.pixels.mT)
+    inner = left.drive(left.pixels @ right.pixels.mT)
     maps = [mine.maps.pair(mine.variances, q) for mine, (_, q) in zip(left.layers, right.layers, strict=True)]
     layers = _fields(left.window, maps, inner, left.sizes[:, None] * right.sizes)
     return _kernels(left.window, inner, layers, left.network.averages.shifts[shift], kernels)
@@ -385,7 +403,7 @@ def _fill_fused(left: Images, right: Images, target: Mapping[Kernel, Tensor], sy
     network, slopes = left.network, left.network.activations[0].two_slopes
     matrices = (left.pixels[0], *target.values())
     single = all(t.is_cuda and t.dtype == torch.float32 and t.stride(1) == 1 for t in matrices)
-    if slopes is None or not single or max(network.image[1:]) > 64 or not network.implicit:
+    if slopes is None or not single or max(network.image[1:]) > 64 or not network.implicit or network.stride > 1:
         return False
     device = importlib.import_module(f"{__package__}.device")
     program = device.program("triton_field", "field_kernel")

@@ -208,15 +208,18 @@ class _ImplicitNetwork(_Drawn):
         self.deq: DEQ = network.dense
         self.sigma_a, self.sigma_b, self.sigma_c = (math.sqrt(v) for v in self.deq.variances)
         taps: tuple[int, ...] = ()
-        self.root, self.size, self.positions = math.sqrt(width), 1, 1
+        self.root, self.size, self.positions, channels = math.sqrt(width), 1, 1, rows.shape[1]
         self.layer, averages = Product(self.sigma_a), Averages((1, 1), 1)
+        self.entry = self.layer
         self.inner = [self.normal(width, width) for _ in self.deq.activations[1:]]
         if network.image is not None:
+            (channels, *sides), averages = network.image, network.averages
             self.size, self.positions, taps = network.filter, network.positions, (network.filter,) * 2
-            self.layer, averages = Convolution(self.sigma_a / self.size, network.image[1:]), network.averages
-        self.A, self.B = self.normal(width, width, *taps), self.normal(width, rows.shape[1] // self.positions, *taps)
+            self.layer = Convolution(self.sigma_a / self.size, network.grid)
+            self.entry = Convolution(1.0, tuple(sides), network.stride)
+        self.A, self.B = self.normal(width, width, *taps), self.normal(width, channels, *taps)
         self.a = averages.back(self.normal(width * averages.count))
-        self.drive = self.sigma_b / self.size * self.layer.forward(self.B, rows)
+        self.drive = self.sigma_b / self.size * self.entry.forward(self.B, rows)
         if self.sigma_c:  # drawn last: without a bias the networks of a seed stay what they are
             self.drive = self.drive + self.sigma_c * self.normal(width).repeat_interleave(self.positions)
         self.hidden = _settled(self._layer, self._layer(torch.zeros_like(self.drive)), "equilibrium", self.deq)
@@ -261,12 +264,13 @@ class _ImplicitNetwork(_Drawn):
         """df/dA = sigma_a adjoint z', df/dB = sigma_b adjoint x', summed over positions."""
         left = adjoint.reshape(len(adjoint), 1, -1, self.positions)
 
-        def gram(inputs: Tensor, weights: Tensor) -> Tensor:
-            gradients = Gradients.of(left, self.layer.windows(inputs, weights))
+        def gram(windows: Tensor) -> Tensor:
+            gradients = Gradients.of(left, windows)
             return _symmetric(gradients.inner(gradients)) / self.size**2
 
-        inputs = self.sigma_b**2 * gram(self.rows, self.B) + self.sigma_c**2 * _gram(left.sum(3).flatten(1))
-        return rates[0] * inputs + rates[1] * self.sigma_a**2 * gram(self.hidden, self.A)
+        seen = gram(self.entry.windows(self.rows, self.B))
+        inputs = self.sigma_b**2 * seen + self.sigma_c**2 * _gram(left.sum(3).flatten(1))
+        return rates[0] * inputs + rates[1] * self.sigma_a**2 * gram(self.layer.windows(self.hidden, self.A))
 
 
 def _settled(step: Callable[[Tensor], Tensor], start: Tensor, what: str, deq: DEQ) -> Tensor:

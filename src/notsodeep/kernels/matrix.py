@@ -20,6 +20,7 @@ from .._arrays import as_rows, check_range, check_target, like, same_columns, sq
 from ..errors import InvalidInputError
 from ..networks import KERNELS, Convolutional, Kernel, Network
 from .convolution import convolutional_diagonal, fill_convolutional
+from .files import fill_files, is_path
 from .gradients import differentiable
 from .pointwise import KernelSpec
 from .slopes import Slopes, slopes_of
@@ -51,8 +52,10 @@ def ck(
         The other inputs; ``X`` itself unless given.
     check : bool
         ``False`` also computes outside the range in which a unique equilibrium is guaranteed.
-    out : array of shape (n, m), optional
-        The result is written here, for instance into a memory map.
+    out : array of shape (n, m) or path, optional
+        The result is written here, for instance into a memory map. With the path of a .npy file it is written block by
+        block into that file, and the result is its memory map: entries that are NaN are computed, others stay. The same
+        call goes on after an interruption, and several processes of a machine may make it at once.
     progress : bool, optional
         Whether to show a progress bar; by default after two seconds, on a terminal or in a notebook.
 
@@ -135,8 +138,8 @@ def kernels_of(
         Which kernels to compute.
     learning_rates : sequence of floats, optional
         For an ENN: multipliers of W_1, ..., W_L and the readout.
-    out : dict of arrays of shape (n, m), optional
-        The result for each kernel is written here.
+    out : dict of arrays of shape (n, m) or paths, optional
+        The result for each kernel is written here, as in :func:`ck`.
 
     Returns
     -------
@@ -164,7 +167,7 @@ def kernels_of(
     else:
         result = matrices(*given)
     names = dict.fromkeys(kernels)
-    return {k: out[k] if out is not None else like(v, X) for k, v in zip(names, result, strict=True)}
+    return {k: like(v, X) if out is None or is_path(out[k]) else out[k] for k, v in zip(names, result, strict=True)}
 
 
 def _matrices(
@@ -255,7 +258,7 @@ class KernelFunction:
         x = as_rows(self.network.flattened(X), "X", least=0)
         y = None if Y is None else same_columns(x, as_rows(self.network.flattened(Y), "Y", least=0))
         filled = _fill(self.network, self.spec, x, y, None if out is None else {name: out}, None, self.table)
-        return like(filled[name], X) if out is None else out
+        return like(filled[name], X) if out is None or is_path(out) else out
 
     @checked
     def slopes(self, X: Any, Y: Any = None) -> Slopes:
@@ -322,6 +325,13 @@ def _fill(
     """Compute the matrices, from ``table`` where it holds the norms, else from the one that is cached for them."""
     network.check_rows(x)
     other = x if y is None else y
+    if isinstance(out, Mapping) and any(is_path(out.get(kernel)) for kernel in spec.names):
+
+        def fill(rows: slice, columns: slice, memory: Mapping[Kernel, Tensor]) -> None:
+            part = None if y is None and rows == columns else other[columns]
+            _fill(network, spec, x[rows], part, memory, False, table)
+
+        return fill_files(fill, network, out, spec.names, (len(x), len(other)), x[:0, 0], y is None, progress)
     target = _destinations(spec.names, (len(x), len(other)), (x, other), out)
     if len(x) and len(other):
         if network.image is not None:

@@ -147,8 +147,7 @@ def _fitted(deq: ConvDEQ, kernel: Kernel, layers: int, images: Tensor) -> tuple[
     def network(logarithms: Any, gain: float = 1.0) -> ConvENN:
         variances = [float(v) for v in np.exp(logarithms)]
         recurrent, inputs = [0.0, *variances[: layers - 1]], variances[layers - 1 :] or b
-        phi, sizes = [deq.dense.activation] * layers, {"image": deq.image, "filter": deq.filter, "pool": deq.pool}
-        return ConvENN(phi, recurrent, inputs, c, **sizes, gain=gain)  # type: ignore[arg-type]
+        return ConvENN([deq.dense.activation] * layers, recurrent, inputs, c, **deq.sizes, gain=gain)
 
     def gap(logarithms: Any) -> Any:
         kernel_values = values(network(logarithms))

@@ -25,8 +25,9 @@ class _OfImages(Specification):
     image: tuple[int, int, int]
     filter: int
     pool: int | Literal["global"]
+    stride: int
 
-    def _set(self, dense: DEQ | ENN, image: Any, filter: Any, pool: Any) -> None:
+    def _set(self, dense: DEQ | ENN, image: Any, filter: Any, pool: Any, stride: Any) -> None:
         if not isinstance(image, Sequence) or len(image) != 3:
             raise InvalidInputError(f"image must be (channels, height, width), three numbers, got {image!r}")
         sizes = tuple(positive_int(name, n) for name, n in zip(("channels", "height", "width"), image, strict=True))
@@ -34,23 +35,33 @@ class _OfImages(Specification):
             raise InvalidInputError(
                 f"filter must be an odd number and fit into an image of {sizes[1]} x {sizes[2]}, got {filter}"
             )
-        if not (pool == "global" if isinstance(pool, str) else positive_int("pool", pool) <= min(sizes[1:])):
+        if positive_int("stride", stride) > filter:
+            raise InvalidInputError(f"stride must be at most the size of the filter, {filter}, got {stride}")
+        object.__setattr__(self, "stride", int(stride))
+        object.__setattr__(self, "image", sizes)
+        high, wide = self.grid
+        if not (pool == "global" if isinstance(pool, str) else positive_int("pool", pool) <= min(high, wide)):
             raise InvalidInputError(
-                f"pool must be the side of a box that fits into an image of {sizes[1]} x {sizes[2]} (1: none), or "
-                f"'global', got {pool!r:.60}"
+                f"pool must be the side of a box that fits into {high} x {wide} positions (1: none), or 'global', got "
+                f"{pool!r:.60}"
             )
         object.__setattr__(self, "dense", dense)
-        object.__setattr__(self, "image", sizes)
         object.__setattr__(self, "filter", int(filter))
         object.__setattr__(self, "pool", pool if pool == "global" else int(pool))
 
     @property
     def averages(self) -> Averages:
         """The averages over boxes that the readout sees."""
-        return Averages(self.image[1:], self.pool)
+        return Averages(self.grid, self.pool)
 
     def _sizes(self) -> str:
-        return f", image={self.image}, filter={self.filter}" + (f", pool={self.pool!r}" if self.pool != 1 else "")
+        more = (f", {name}={value!r}" for name, value in (("pool", self.pool), ("stride", self.stride)) if value != 1)
+        return f", image={self.image}, filter={self.filter}{''.join(more)}"
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes as arguments, and in documents."""
+        return {"image": list(self.image), "filter": self.filter, "pool": self.pool, "stride": self.stride}
 
     @property
     def activations(self) -> tuple[Activation, ...]:  # type: ignore[override]
@@ -72,9 +83,15 @@ class _OfImages(Specification):
         self.dense.check_contraction()
 
     @property
+    def grid(self) -> tuple[int, int]:
+        """The numbers of rows and of columns of the positions of a layer."""
+        high, wide = (-(-n // self.stride) for n in self.image[1:])
+        return high, wide
+
+    @property
     def positions(self) -> int:
-        """The number of positions of an image, height * width."""
-        return self.image[1] * self.image[2]
+        """The number of positions of a layer."""
+        return math.prod(self.grid)
 
     def flattened(self, X: Any) -> Any:
         """Return images (n, channels, height, width) as rows; rows stay as they are."""
@@ -126,6 +143,9 @@ class ConvDEQ(_OfImages):
         Height and width of the filters, an odd number.
     pool : int or "global", default 1
         The side c of the boxes of average pooling before the readout. The cost grows as their shifts do, (2 c - 1)^2.
+    stride : int, default 1
+        The steps in which the input filters move, at most their size: the layer has a position for every s-th row and
+        column of the image, beginning with the first.
 
     Examples
     --------
@@ -138,6 +158,7 @@ class ConvDEQ(_OfImages):
     image: tuple[int, int, int]
     filter: int
     pool: int | Literal["global"]
+    stride: int
     gain = 1.0
 
     def __init__(
@@ -150,13 +171,14 @@ class ConvDEQ(_OfImages):
         image: Sequence[int],
         filter: int = 3,
         pool: int | Literal["global"] = 1,
+        stride: int = 1,
     ) -> None:
         dense = DEQ(phi, sigma_a2, sigma_b2, sigma_c2)
         if dense.tracked:
             raise InvalidInputError("convolutional kernels have no gradients in the variances; give plain numbers")
         if len(dense.activations) > 1:
             raise InvalidInputError(f"the cell of a ConvDEQ has one layer, got {len(dense.activations)} activations")
-        self._set(dense, image, filter, pool)
+        self._set(dense, image, filter, pool, stride)
 
     @property
     def variances(self) -> tuple[tuple[float, float, float], ...]:
@@ -173,8 +195,7 @@ class ConvDEQ(_OfImages):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the network as a JSON document, which :func:`network_from_dict` reads."""
-        sizes = {"network": "ConvDEQ", "image": list(self.image), "filter": self.filter, "pool": self.pool}
-        return {**self.dense.to_dict(), **sizes}
+        return {**self.dense.to_dict(), "network": "ConvDEQ", **self.sizes}
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ConvDEQ:
@@ -197,8 +218,9 @@ class ConvENN(_OfImages):
     sigma_a2, sigma_b2, sigma_c2 : float or sequence of floats
         The variances of the filters A_l, of the input filters B_l and of the biases; one for all layers, or one each.
         The first layer has no A_1. With 0 as sigma_b2 of all layers but the first the input is not injected.
-    image, filter, pool : tuple of three int, int, and int or "global"
-        The sizes of images, filters and boxes, as in :class:`ConvDEQ`.
+    image, filter, pool, stride : tuple of three int, int, int or "global", int
+        The sizes of images, filters and boxes, and the steps of the input filters of all layers, as in
+        :class:`ConvDEQ`.
     gain : float, default 1
         The factor of the kernels.
 
@@ -213,6 +235,7 @@ class ConvENN(_OfImages):
     image: tuple[int, int, int]
     filter: int
     pool: int | Literal["global"]
+    stride: int
     gain: float
 
     def __init__(
@@ -225,9 +248,10 @@ class ConvENN(_OfImages):
         image: Sequence[int],
         filter: int = 3,
         pool: int | Literal["global"] = 1,
+        stride: int = 1,
         gain: float = 1.0,
     ) -> None:
-        self._set(ENN(activations), image, filter, pool)
+        self._set(ENN(activations), image, filter, pool, stride)
         columns = []
         for name, given in zip(VARIANCES, (sigma_a2, sigma_b2, sigma_c2), strict=True):
             many = isinstance(given, Sequence | np.ndarray)
@@ -252,8 +276,7 @@ class ConvENN(_OfImages):
     def to_dict(self) -> dict[str, Any]:
         """Return the network as a JSON document, which :func:`network_from_dict` reads."""
         layers = {name: list(v) for name, v in zip(VARIANCES, zip(*self.variances, strict=True), strict=True)}
-        sizes = {"network": "ConvENN", "image": list(self.image), "filter": self.filter, "pool": self.pool}
-        return {**self.dense.to_dict(), **layers, **sizes, "gain": self.gain}
+        return {**self.dense.to_dict(), **layers, "network": "ConvENN", **self.sizes, "gain": self.gain}
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ConvENN:
@@ -263,4 +286,5 @@ class ConvENN(_OfImages):
 
 
 def _sizes_in(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {"image": document["image"], "filter": document["filter"], "pool": document.get("pool", 1)}
+    given = {name: document.get(name, 1) for name in ("pool", "stride")}  # files of older versions have none
+    return {"image": document["image"], "filter": document["filter"], **given}

@@ -61,7 +61,7 @@ class ConvDEQ(DEQ):
         self.in_features, self.width = math.prod(spec.image), positive_int("width", width)
         self.out_features = positive_int("out_features", out_features)
         self._sigmas = [math.sqrt(variance) for variance in spec.dense.variances]
-        self._layer = Convolution(self._sigmas[0] / (spec.filter * math.sqrt(width)), spec.image[1:])
+        self._layer = Convolution(self._sigmas[0] / (spec.filter * math.sqrt(width)), spec.grid)
         size = (spec.filter, spec.filter)
         seen = width * spec.averages.count
         shapes = (width, spec.image[0], *size), (width, width, *size), (out_features, seen)
@@ -78,8 +78,9 @@ class ConvDEQ(DEQ):
         return self.spec.averages.forward(z)
 
     def _inject(self, x: Tensor, shift: Tensor | None) -> Tensor:
-        images = x.reshape(-1, *self.spec.image)
-        return nn.functional.conv2d(images, self.input, shift, padding="same").reshape(*x.shape[:-1], -1)
+        images, steps = x.reshape(-1, *self.spec.image), self.spec.stride
+        drive = nn.functional.conv2d(images, self.input, shift, stride=steps, padding=self.spec.filter // 2)
+        return drive.reshape(*x.shape[:-1], -1)
 
     def config(self) -> dict[str, Any]:
         return {**super().config(), "model": "ConvDEQ"}
