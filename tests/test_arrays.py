@@ -120,6 +120,7 @@ def read_only() -> np.ndarray:
         (np.zeros((4, 4))[::-1], "reversed"),
         (np.zeros((4, 3)), "shape"),
         (torch.zeros(4, 1, dtype=torch.float64).expand(4, 4), "several"),
+        (torch.zeros(10, dtype=torch.float64).as_strided((4, 4), (1, 2)), "several"),
         (torch.zeros(4, 4, requires_grad=True), "autograd"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
@@ -127,6 +128,14 @@ def read_only() -> np.ndarray:
 def test_bad_targets_are_refused(out, words):
     with pytest.raises(InvalidInputError, match=words):
         nsd.ck(ENN, ROWS, out=out)
+
+
+def test_views_whose_entries_have_places_of_their_own_are_written():
+    K = nsd.ck(ENN, ROWS, ROWS)
+    for out in (np.zeros((4, 9))[:, 2:6], np.zeros((8, 12))[::2, ::3], np.zeros((4, 4), order="F")):
+        assert nsd.ck(ENN, ROWS, ROWS, out=out) is out
+        np.testing.assert_array_equal(out, K)
+    assert nsd.ck(ENN, ROWS[:0], ROWS, out=np.zeros((0, 4))).shape == (0, 4)
 
 
 def test_a_memory_map_opened_for_reading_is_refused(tmp_path):

@@ -186,7 +186,7 @@ def check_target(out: Any, shape: tuple[int, int], inputs: Sequence[Tensor]) -> 
     target = torch.from_numpy(out) if isinstance(out, np.ndarray) and _is_writable(out) else out
     good = isinstance(target, Tensor) and tuple(target.shape) == shape and target.dtype.is_floating_point
     good = good and target.layout == torch.strided and not target.requires_grad
-    if not good or any(step == 0 and size > 1 for step, size in zip(target.stride(), shape, strict=True)):
+    if not good or not _apart(target):
         seen = f"{out.dtype} of shape {tuple(out.shape)}" if hasattr(out, "dtype") else type(out).__name__
         raise InvalidInputError(
             f"out= must be memory for floating numbers of shape {shape}: a tensor that autograd does not track, or an "
@@ -201,6 +201,13 @@ def check_target(out: Any, shape: tuple[int, int], inputs: Sequence[Tensor]) -> 
 def _is_writable(out: np.ndarray) -> bool:
     plain = out.dtype.isnative and out.dtype.kind == "f" and out.dtype.itemsize <= 8
     return plain and out.flags.writeable and all(s >= 0 and s % out.itemsize == 0 for s in out.strides)
+
+
+def _apart(target: Tensor) -> bool:
+    """Return whether each entry of a matrix has a place of its own: one axis steps over all of the other."""
+    axes = sorted((step, size) for step, size in zip(target.stride(), target.shape, strict=True) if size != 1)
+    reach = [0, *(step * (size - 1) for step, size in axes)]
+    return not target.numel() or all(step > last for (step, _), last in zip(axes, reach, strict=False))
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:

@@ -445,6 +445,25 @@ def test_what_cannot_be_computed_with_is_refused_with_the_name_of_what_helps():
         nsd.DEQRegressor(**GIVEN).fit(frame, Y)
 
 
+@pytest.mark.parametrize("kind", ["datetime64[s]", "timedelta64[s]"])
+def test_dates_are_no_numbers(kind):
+    """A missing one was -9.2e18, in rows and in targets."""
+    dates = np.array([1, 2, "NaT"] * 4, dtype=kind)
+    rows = np.arange(12.0)[:, None] ** [1, 2]
+    for model in (nsd.DEQRegressor(), nsd.DEQGaussianProcess(), nsd.DEQFeatures(width=4), nsd.Standardiser()):
+        with pytest.raises(InvalidInputError, match="days since"):
+            model.fit(dates[:, None], rows[:, 0])
+    for model in (nsd.DEQRegressor(), nsd.DEQGaussianProcess(), nsd.DEQClassifier()):
+        with pytest.raises(InvalidInputError, match="days since"):
+            model.fit(rows, dates)
+    frame = pytest.importorskip("pandas").DataFrame({"size": rows[:, 0], "when": dates})
+    for model in (nsd.DEQRegressor(), nsd.Standardiser()):
+        with pytest.raises(InvalidInputError, match="days since"):
+            model.fit(frame, rows[:, 0])
+    with pytest.raises(InvalidInputError, match="y contains NaN"):
+        nsd.DEQRegressor().fit(rows, [None, *rows[1:, 0]])
+
+
 def test_an_unfitted_machine_prints_as_scikit_learn_does_and_a_fitted_one_says_what_was_done():
     assert repr(nsd.DEQClassifier()) == "DEQClassifier()"
     assert repr(nsd.DEQRegressor("tanh", ridge=0.1)) == "DEQRegressor(activation='tanh', ridge=0.1)"

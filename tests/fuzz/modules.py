@@ -73,24 +73,46 @@ class _Writes(nn.Module):
         return x.mul_(0.5).add_(1.0)
 
 
+class _Counts(nn.Module):
+    """Writes into a buffer at every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1.0)
+        return 1.5 * x
+
+
+def _state(model: nn.Module) -> list[tuple[int, bool, Tensor]]:
+    return [(id(part), part.requires_grad, part.detach().clone()) for part in (*model.parameters(), *model.buffers())]
+
+
 def in_place(rng: np.random.Generator) -> int:
-    """Kernels and first orders of models, against Jacobians; their rows stay as they are."""
+    """Kernels and first orders of models, against Jacobians; their rows and their state stay as they are."""
     torch.manual_seed(int(rng.integers(1 << 30)))
     layers: list[nn.Module] = [_Writes() if rng.random() < 0.4 else nn.Identity()]
     width = 4
     for _ in range(int(rng.integers(1, 4))):
         after = int(rng.integers(2, 6))
+        shared = nn.Linear(after, after, bias=bool(rng.random() < 0.5))
+        thrice = nn.Sequential(*(shared, nn.Tanh()) * int(rng.integers(1, 4)))
         kinds = (nn.ReLU(inplace=True), nn.Tanh(), nn.ELU(inplace=True), nn.LayerNorm(after), nn.PReLU(), _Writes())
+        kinds = (*kinds, _Counts(), thrice)
         layers += [nn.Linear(width, after, bias=bool(rng.random() < 0.7)), kinds[int(rng.integers(len(kinds)))]]
         width = after
     model = nn.Sequential(*layers).double()
     X = torch.from_numpy(rng.standard_normal((5, 4)))
-    kept, leaves = X.clone(), {name: p.detach() for name, p in model.named_parameters()}
-    parts = jacrev(lambda p: functional_call(model, p, (X.clone(),)))(leaves)
+    kept, before, leaves = X.clone(), _state(model), {name: p.detach() for name, p in model.named_parameters()}
+    parts = jacrev(lambda p: functional_call(copy.deepcopy(model), p, (X.clone(),)))(leaves)
     J = torch.cat([part.reshape(len(X), width, -1) for part in parts.values()], -1)
     wanted = torch.einsum("nkp,mkp->nm", J, J) / width
     room = KNOWN * float(wanted.abs().max() + 1.0)
     assert float((nsd.empirical_ntk(model, X) - wanted).abs().max()) <= room, f"kernel of {model}"
+    nsd.empirical_ck(model, X)
+    same = zip(_state(model), before, strict=True)
+    assert all(a[:2] == b[:2] and torch.equal(a[2], b[2]) for a, b in same), f"state has changed: {model}"
     assert float((nsd.linearise(model)(X) - model(X.clone())).abs().max()) <= room, f"outputs of {model}"
     assert torch.equal(X, kept), f"rows were overwritten: {model}"
     return len(X) ** 2

@@ -346,6 +346,21 @@ def test_models_that_work_in_place_get_copies() -> None:
     assert torch.equal(X, kept)
 
 
+def test_models_are_left_as_they_are() -> None:
+    """torch's functional_call had frozen a layer that a model holds under three names."""
+    shared = nn.Linear(4, 4).double()
+    moving = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3).double())  # writes into buffers in training mode
+    model = nn.Sequential(shared, nn.Tanh(), shared, nn.Tanh(), shared, moving)
+    before = [(part, part.requires_grad, part.detach().clone()) for part in (*model.parameters(), *model.buffers())]
+    X = torch.randn(5, 4, dtype=torch.float64)
+    nsd.empirical_ntk(model, X)
+    nsd.empirical_ck(model, X)
+    after = [*model.parameters(), *model.buffers()]
+    assert all(old is new for (old, _, _), new in zip(before, after, strict=True))
+    assert all(new.requires_grad == trains for (_, trains, _), new in zip(before, after, strict=True))
+    assert all(torch.equal(value, new) for (_, _, value), new in zip(before, after, strict=True))
+
+
 def test_the_linearised_model_learns_as_its_kernel_says() -> None:
     """Gradient descent on half the squared error moves the residual by 1 - lr K at every step."""
     torch.manual_seed(0)

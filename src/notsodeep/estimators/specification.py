@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 from torch import Tensor, nn
 
 from .._arguments import check_settings, isolation
@@ -27,7 +27,7 @@ from ..matching import Twin
 from ..networks import DEQ, Specification
 from ..solve.network import Source
 from ..solve.operators import available_bytes
-from .standardise import Scale
+from .standardise import Scale, refuse_dates
 
 Array = NDArray[np.float64]
 FLOATS = [np.float64, np.float32]
@@ -104,8 +104,6 @@ def seed_of(random_state: Any) -> int:
 
 def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
     """Return X, or X and y, as scikit-learn checks them; sparse rows, where they are accepted, become dense."""
-    if any(str(kind) == "category" for kind in getattr(data[0], "dtypes", ()) if hasattr(data[0], "columns")):
-        raise InvalidInputError("X has columns of categories; encode them first, with sklearn's OneHotEncoder")
     data = tuple(_plain(part) for part in (flattened(estimator.network, data[0]), *data[1:]))
     if len(data) > 1 and is_classifier(estimator):
         _refuse_mixed(data[1])
@@ -113,8 +111,8 @@ def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
         found = validate_data(estimator, *data, **wanted)
         if isinstance(found, tuple) and is_classifier(estimator):
             check_classification_targets(found[1])
-        elif isinstance(found, tuple):
-            found = found[0], found[1].astype(np.float64)
+        elif isinstance(found, tuple):  # objects become numbers, None among them NaN
+            found = found[0], check_array(found[1], dtype=np.float64, ensure_2d=False, input_name="y")
     X = found[0] if isinstance(found, tuple) else found
     if not scipy.sparse.issparse(X):
         return found
@@ -127,6 +125,7 @@ def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
 
 def _plain(part: Any) -> Any:
     """Return what scikit-learn reads as it is meant: it takes no gradients, no short floats, and ignores masks."""
+    refuse_dates(part)
     if np.ma.is_masked(part):
         raise InvalidInputError("masked entries are no numbers; remove or impute these rows")
     if not isinstance(part, Tensor) or part.is_complex():

@@ -110,6 +110,7 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _rows(self, X: Any, first: bool = False) -> Tensor:
         """Take tensors as they are; scikit-learn checks everything else."""
         if not isinstance(X, Tensor):
+            refuse_dates(X)
             try:
                 return as_rows(validate_data(self, X, dtype=[np.float64, np.float32], reset=first))
             except (ValueError, OverflowError) as error:
@@ -122,6 +123,16 @@ class Standardiser(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def refuse_dates(data: Any) -> None:
+    """Refuse dates, of which scikit-learn makes large integers, also of a missing one, and categories in frames."""
+    kinds = data.dtypes if hasattr(data, "columns") else [getattr(data, "dtype", None)]
+    names = [str(kind).lower() for kind in kinds]
+    if "category" in names and hasattr(data, "columns"):
+        raise InvalidInputError("X has columns of categories; encode them first, with sklearn's OneHotEncoder")
+    if any(name.startswith(("date", "time", "duration")) for name in names):
+        raise InvalidInputError("dates and durations are no numbers; give, for instance, the days since a first date")
 
 
 def _weights(sample_weight: Any, rows: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from .._maps import Gradients
 from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from .model import LIMITS, Model, as_batch, in_batches, naming
-from .tangents import Tangents, check_mode, chosen
+from .tangents import Tangents, check_mode, chosen, unchanged
 
 Outputs = Literal["mean", "trace", "full"]
 
@@ -194,7 +194,8 @@ def features_of(model: nn.Module, X: Any, name: str = "X", layer: str | None = N
     caught: list[Tensor] = []
 
     def hook(_: nn.Module, inputs: Any, output: Any) -> None:
-        caught.append(inputs[0] if layer is None else output)
+        if inputs:  # a parametrised weight is a module that sees nothing
+            caught.append(inputs[0] if layer is None else output)
 
     def one(batch: Tensor) -> Tensor:
         caught.clear()
@@ -209,7 +210,8 @@ def features_of(model: nn.Module, X: Any, name: str = "X", layer: str | None = N
 
     hooks = [module.register_forward_hook(hook) for module in watched]
     try:
-        return in_batches(one, x)
+        with unchanged(model):
+            return in_batches(one, x)
     finally:
         for handle in hooks:
             handle.remove()

@@ -11,7 +11,7 @@ from torch.func import functional_call, jvp
 from .._arguments import checked
 from ..errors import InvalidInputError
 from .model import naming
-from .tangents import check_mode, check_outputs, chosen, goes_forward, graphs
+from .tangents import check_mode, check_outputs, chosen, goes_forward, graphs, unchanged
 
 
 @checked
@@ -70,7 +70,8 @@ class LinearisedModel(nn.Module):
         at: dict[str, Tensor] = {name: then[name] for name in self._trained}
 
         def outputs(leaves: dict[str, Tensor]) -> Any:
-            return functional_call(self.start, leaves, (x.clone(),))  # the model may work in place
+            with unchanged(self.start):
+                return functional_call(self.start, leaves, (x.clone(),))  # the model may work in place
 
         if not self._checked:
             with naming("the model", x):

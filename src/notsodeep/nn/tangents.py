@@ -157,7 +157,7 @@ class Tangents:
         self.model, self.memory, self.rates = model, memory, rates or {}
         check_mode(model)
         self.leaves: Leaves = {name: p.detach() for name, p in chosen(model, parameters).items()}
-        with graphs():
+        with graphs(), unchanged(model):
             probe = torch.cat([x[:1], 0.5 * x[:1] if torch.equal(x[0], x[-1]) else x[-1:]])  # two different rows
             self.outputs = self._check_rows(probe)
             self._choose_tapped(probe)
@@ -250,7 +250,7 @@ class Tangents:
         return found
 
     def _found(self, x: Tensor, outputs: Sequence[int]) -> dict[str, Gradients]:
-        with graphs():
+        with graphs(), unchanged(self.model):
             found = self._factored(x, outputs) if self.tapped else {}
             if self.written:
                 found |= self._mapped_rows(x, outputs) if self._mapped else self._looped(x, outputs)
@@ -355,6 +355,25 @@ def graphs() -> Iterator[None]:
         for words in ("There is a performance drop", "`torch.jit.script`"):  # of torch about itself: vmap, forward mode
             warnings.filterwarnings("ignore", message=words)
         yield
+
+
+@contextlib.contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Put the parameters and buffers of a module back, which calls may change.
+
+    torch's functional_call leaves its own tensors in a layer that a module holds under three names.
+    """
+    tables: list[Any] = [table for module in model.modules() for table in (module._parameters, module._buffers)]
+    held, values = [dict(table) for table in tables], [(b, b.detach().clone()) for b in model.buffers()]
+    try:
+        yield
+    finally:
+        for table, before in zip(tables, held, strict=True):
+            table.update(before)
+        with torch.no_grad():
+            for buffer, value in values:
+                if not torch.equal(buffer, value):  # else graphs may go on to use it
+                    buffer.copy_(value)
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------
