@@ -99,7 +99,10 @@ def _scales(document: Document) -> Figure:
     data = [(key.split("/"), point) for key, point in document["points"].items()]
     images = [point for parts, point in data if parts[0] in ("mnist", "digits") and parts[1] == "tanh"]
     rows = sorted((p["settings"].get("mean_square", 1.0), p["numbers"]["distances"]) for p in images)
-    styles = (("theorem", "the papers' equivalent", "DEQ", "o-"), ("own norms", "with own norms", "twin", "s:"))
+    styles = (
+        ("theorem", "the papers' equivalent", "DEQ", "o-"),
+        ("own norms", "the same, with the norm of every row", "twin", "s:"),
+    )
     for label, name, colour, style in styles:
         gaps = [d[f"ck/{label}"]["absolute"] for _, d in rows]
         ax.loglog([scale for scale, _ in rows], gaps, style, color=COLOURS[colour], label=name)

@@ -57,6 +57,35 @@ def test_networks_of_finite_width(kernel):
     assert (np.abs(mean - exact) < 5 * error + 5.0 / 200 * np.abs(exact).max()).all()
 
 
+class SharedReadout(torch.nn.Module):
+    """A random vector times the pre-activation of a ReLU DEQ, computed with the weights of the DEQ itself."""
+
+    def __init__(self, inputs: int, width: int, sigma_a2: float, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        shapes = {"A": (width, width), "B": (inputs, width), "a": (width,)}
+        draws = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+        self.weights = torch.nn.ParameterDict(draws)
+        self.sigma_a2 = sigma_a2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        root, drive = math.sqrt(self.weights["a"].numel()), math.sqrt(0.7) * x @ self.weights["B"]
+        h = drive
+        for _ in range(15):
+            h = math.sqrt(self.sigma_a2) * torch.relu(h) / root @ self.weights["A"] + drive
+        return (h @ self.weights["a"] / root)[:, None]
+
+
+def test_a_readout_that_shares_the_weights_adds_the_covariance_once_more():
+    """Its tangent kernel is Lambda + K*, since hidden weights contribute Lambda / (1 - sigma_a2 E[phi' phi'])."""
+    X, (_, outer) = rows(3), both("relu", 0.1)
+    draws = np.stack([nsd.empirical_ntk(SharedReadout(X.shape[1], 100, 0.1, seed), X) for seed in range(12)])
+    error = draws.std(0, ddof=1) / math.sqrt(len(draws))
+    exact, own = nsd.ck(outer, X) + nsd.ntk(outer, X), nsd.ntk(outer, X)
+    assert (np.abs(draws.mean(0) - exact) < 5 * error + 5.0 / 100 * exact.max()).all()
+    assert np.abs(draws.mean(0) - own).max() > 0.8 * own.max()
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("phi", "sigma_a2"), SETTINGS[:3])
 def test_coefficients(kernel, phi, sigma_a2):

@@ -37,7 +37,7 @@ class Limits:
     subsets: int = 4  # of each size, over which an estimate is averaged
     last: int = 5  # sizes of a curve through which its continuation is drawn
     turns: int = 8  # steps from a real ridge to a complex one of the same size
-    contour: int = 16  # nodes of gradient flow's contour: the error of scores is below 1e-7
+    contour: int = 16  # nodes of gradient flow's contour: 1 - exp(-tK) is off by at most 2e-7
     doubt: float = 0.01  # the order 1/p^2 of the relative error, above which a prediction warns
 
 
