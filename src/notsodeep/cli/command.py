@@ -122,7 +122,7 @@ def _spread(function: Callable[..., None]) -> Callable[..., None]:
         parts = [one]
         if hasattr(group := one.annotation, "_fields"):
             groups[one.name], notes = group, get_type_hints(group, include_extras=True)
-            parts = [one.replace(name=n, default=d, annotation=notes[n]) for n, d in group._field_defaults.items()]
+            parts = [part.replace(annotation=notes[part.name]) for part in inspect.signature(group).parameters.values()]
         spread += [part.replace(kind=one.KEYWORD_ONLY) for part in parts]
 
     @functools.wraps(function)
