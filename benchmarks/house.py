@@ -68,14 +68,16 @@ def functions(file: str, text: str) -> Iterator[Function]:
 
 
 def kinds_asked(text: str) -> list[int]:
-    """The lines that ask which kind of network they have: ``isinstance(x, DEQ)`` and the like."""
-    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    """The lines that ask which kind of network they have: ``isinstance(x, DEQ)`` and the like; modules are none."""
+    tree = list(ast.walk(ast.parse(text)))
+    calls = [node for node in tree if isinstance(node, ast.Call)]
+    kinds = KINDS - {node.name for node in tree if isinstance(node, ast.ClassDef)}
     asked = [node for node in calls if ast.unparse(node.func) == "isinstance" and len(node.args) == 2]
     named = [
         (node.lineno, {part.rpartition(".")[2] for part in ast.unparse(node.args[1]).strip("()").split(" | ")})
         for node in asked
     ]
-    return sorted(line for line, names in named if {n for name in names for n in name.split(", ")} & KINDS)
+    return sorted(line for line, names in named if {n for name in names for n in name.split(", ")} & kinds)
 
 
 def report() -> str:

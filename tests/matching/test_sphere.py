@@ -83,6 +83,7 @@ def test_cells_have_twins_on_the_sphere(normalise: bool) -> None:
     twin = nsd.match_sphere(deq)
     error = np.abs(twin.kernel_matrix(unit_points(20, 6)) - nsd.ck(deq, unit_points(20, 6)))
     assert error.max() <= twin.bound + tolerance()
+    # sixty terms of two smooth layers
     assert twin.bound < 1e-6 * float(sphere_diagonal(deq, "ck"))
 
 

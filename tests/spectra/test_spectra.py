@@ -235,6 +235,19 @@ def test_singular_covariances_are_solved() -> None:
     assert sum(law.masses) == pytest.approx(1.0, abs=1e-9)  # the mass that an interpolated density may miss
 
 
+@pytest.mark.parametrize("beyond", [1e-9, 1e-3, 1.0, 1e6])
+def test_a_gap_is_solved_from_beside_its_edge_to_far_out(beyond: float) -> None:
+    """z = -1/g_a + tr(C_a R)/p for every class, by the definition of R."""
+    rng = np.random.default_rng(2)
+    values, ratios = rng.uniform(0.3, 2, (30, 2)), np.array([0.2, 0.3])
+    upper = noise_law(Commuting(ratios, values, np.full(30, 1 / 30), np.zeros((30, 2, 2)))).gaps[-1]
+    z = upper.low * (1 + beyond)
+    g = upper.solve(z).g
+    resolvent = 1 / (1 + values @ (ratios * g))
+    np.testing.assert_allclose(-1 / g + resolvent @ values / 30, z, rtol=tolerance())
+    assert (g < 0).all()
+
+
 @pytest.mark.parametrize("p", [100, *(pytest.param(p, marks=pytest.mark.slow) for p in (200, 300))])
 def test_spikes_next_to_an_edge_are_solved(p: int) -> None:
     """An edge is known less well than it is asked for."""

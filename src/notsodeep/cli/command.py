@@ -7,11 +7,12 @@ interrupted.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer import Option
@@ -110,7 +111,28 @@ app = typer.Typer(
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """Register a command; the examples in its docstring keep their lines, which a backspace asks of the parser."""
     text = inspect.getdoc(function) or ""
-    return app.command(cls=_Command, help=text.replace("\nExamples\n--------", "\n\b\nExamples:"))(function)
+    return app.command(cls=_Command, help=text.replace("\nExamples\n--------", "\n\b\nExamples:"))(_spread(function))
+
+
+def _spread(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with one option for each field of its parameters that are named tuples."""
+    groups: dict[str, Any] = {}
+    spread = []
+    for one in inspect.signature(function, eval_str=True).parameters.values():
+        parts = [one]
+        if hasattr(group := one.annotation, "_fields"):
+            groups[one.name], notes = group, get_type_hints(group, include_extras=True)
+            parts = [part.replace(annotation=notes[part.name]) for part in inspect.signature(group).parameters.values()]
+        spread += [part.replace(kind=one.KEYWORD_ONLY) for part in parts]
+
+    @functools.wraps(function)
+    def spread_out(**options: Any) -> None:
+        made = {name: group(*(options.pop(field) for field in group._fields)) for name, group in groups.items()}
+        function(**options, **made)
+
+    spread_out.__dict__["__signature__"] = inspect.Signature(spread)
+    spread_out.__annotations__ = {one.name: one.annotation for one in spread}
+    return spread_out
 
 
 def _version(wanted: bool) -> None:

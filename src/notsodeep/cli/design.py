@@ -35,9 +35,8 @@ def match(
         Parametrisation | None,
         Option("--code", help="Print only the PyTorch source; standard: it trains at Adam's usual 1e-3."),
     ] = None,
-    json: inputs.Json = False,
-    save: Annotated[Path | None, Option("--save", help="Write the twin to a JSON file.")] = None,
-    force: inputs.Force = False,
+    *,
+    saved: inputs.Saved,
 ) -> None:
     """Design the shallow explicit network that has a DEQ's kernel, with its certificate and its PyTorch source.
 
@@ -52,6 +51,7 @@ def match(
       notsodeep match tanh --route sphere --json
       notsodeep match relu --code standard > twin.py
     """
+    json, save, force = saved
     inputs.check_target(save, force)
     inputs.refuse("--json prints the source too", code=code if json else None)
     if route != "one-layer":

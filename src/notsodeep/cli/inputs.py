@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from typer import Argument, Option
@@ -49,6 +49,39 @@ Labels = Annotated[Path | None, Option("--labels", "-y", help="One class per row
 Standardise = Annotated[bool, Option("--standardise", "--standardize", help="Centre and scale the data.")]
 Json = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
 Force = Annotated[bool, Option("--force", "-f", help="Replace an existing file.")]
+Plot = Annotated[Path | None, Option("--plot", help="Write the figure to a .png, .svg or .pdf file.")]
+
+
+class Table(NamedTuple):
+    """Options for rows of data in the place of a mixture."""
+
+    data: Data = None
+    labels: Labels = None
+    standardise: Standardise = False
+
+
+class Shown(NamedTuple):
+    """Options for what is printed and drawn."""
+
+    plot: Plot = None
+    json: Json = False
+    force: Force = False
+
+
+class Saved(NamedTuple):
+    """Options for what is printed and stored."""
+
+    json: Json = False
+    save: Annotated[Path | None, Option("--save", help="Write the twin to a JSON file.")] = None
+    force: Force = False
+
+
+class Promise(NamedTuple):
+    """Options of a promise."""
+
+    disagreement: Annotated[float, Option("--disagreement", help="The largest share of other answers.")] = 0.002
+    confidence: Annotated[float, Option("--confidence", help="The probability that this holds.")] = 0.95
+    tolerance: Annotated[float | None, Option("--tolerance", help="For numbers: the error that is agreement.")] = None
 
 
 # ---- networks --------------------------------------------------------------------------------------------

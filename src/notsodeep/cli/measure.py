@@ -20,7 +20,6 @@ from .command import as_json, command, complain
 _EXACT = 4000  # points up to which a law is compared with the exact kernel: its eigenvalues take ten seconds
 _LARGEST = 20_000  # points and dimensions of a mixture: its rows take 3 GB then
 _PICTURES = (".png", ".svg", ".pdf")
-Plot = Annotated[Path | None, Option("--plot", help="Write the figure to a .png, .svg or .pdf file.")]
 
 
 @command
@@ -77,14 +76,11 @@ def spectrum(
     activation: inputs.Phi,
     sigma_a2: inputs.SigmaA2 = None,
     which: inputs.WhichKernel = "ck",
-    data: inputs.Data = None,
-    labels: inputs.Labels = None,
     dimension: Annotated[int | None, Option("-p", min=16, max=_LARGEST, help="Dimension of the mixture.")] = None,
     number: Annotated[int | None, Option("-n", min=8, max=_LARGEST, help="Number of points; default 0.8 p.")] = None,
-    standardise: inputs.Standardise = False,
-    plot: Plot = None,
-    json: inputs.Json = False,
-    force: inputs.Force = False,
+    *,
+    table: inputs.Table,
+    shown: inputs.Shown,
 ) -> None:
     """Predict the spectrum of a kernel without sampling: the bulk, its density, the isolated eigenvalues.
 
@@ -94,10 +90,10 @@ def spectrum(
       notsodeep spectrum tanh --kernel ntk --data X.npy --labels y.npy --standardise --plot spectrum.png
       notsodeep spectrum silu -p 500 --json
     """
-    inputs.check_target(plot, force, *_PICTURES)
+    inputs.check_target(shown.plot, shown.force, *_PICTURES)
     network = inputs.deq_from(activation, sigma_a2)
-    source, X = _source(data, labels, dimension, number, standardise)
-    if plot is not None and len(X) > _EXACT:
+    source, X = _source(table, dimension, number)
+    if shown.plot is not None and len(X) > _EXACT:
         raise InvalidInputError(f"--plot shows exact eigenvalues too, of at most {_EXACT:,} points; got {len(X):,}.")
     law = nsd.spectral_law(network, source, n=len(X), kernel=which)
     distance = None
@@ -105,9 +101,9 @@ def spectrum(
         exact = nsd.kernels_of(law.network, X, kernels=(which,))[which]
         display = nsd.plots.SpectrumDisplay.from_kernel(exact, law)
         distance = display.distance
-        if plot is not None:
-            inputs.save_plot(display, plot)
-    if json:
+        if shown.plot is not None:
+            inputs.save_plot(display, shown.plot)
+    if shown.json:
         bulks = [{"low": a, "high": b, "mass": m} for (a, b), m in zip(law.support, law.masses, strict=True)]
         atoms = [{"value": a.value, "mass": a.mass} for a in law.atoms]
         spikes = [float(spike.value) for spike in law.spikes]
@@ -122,8 +118,9 @@ def spectrum(
             complain(f"the prediction is far from the exact spectrum: {reason}.", "yellow")
 
 
-def _source(data: Path | None, labels: Path | None, p: int | None, n: int | None, standardise: bool) -> tuple[Any, Any]:
+def _source(table: inputs.Table, p: int | None, n: int | None) -> tuple[Any, Any]:
     """Return what the law is computed from, and points on which it is compared with the exact kernel."""
+    data, labels, standardise = table
     if data is not None:
         inputs.refuse("is the size of a mixture; --data has its own columns and rows", p=p, n=n)
         (X,) = inputs.prepared(data, standardise=standardise)
@@ -145,12 +142,9 @@ def learn(
     number: Annotated[str, Option("-n", help="Training points: a number, or a range such as 200:5000.")] = "200:5000",
     means: Annotated[float, Option("--means", help="Length of the class means.")] = 2.0,
     ridge: Annotated[str, Option("--ridge", help="Relative to the mean diagonal: a number or a range.")] = "1e-3",
-    data: inputs.Data = None,
-    labels: inputs.Labels = None,
-    standardise: inputs.Standardise = False,
-    plot: Plot = None,
-    json: inputs.Json = False,
-    force: inputs.Force = False,
+    *,
+    table: inputs.Table,
+    shown: inputs.Shown,
 ) -> None:
     """Predict how well a network learns a mixture, without sampling; or estimate it from data by leave-one-out.
 
@@ -159,7 +153,8 @@ def learn(
       notsodeep learn relu -p 1000 -n 200:5000 --means 2 --kernel ntk
       notsodeep learn relu --data X.npy --labels y.npy --standardise --ridge 0.01 --plot curve.png
     """
-    inputs.check_target(plot, force, *_PICTURES)
+    inputs.check_target(shown.plot, shown.force, *_PICTURES)
+    data, labels, standardise = table
     deq = inputs.deq_from(activation, sigma_a2)
     if data is None:
         inputs.refuse("belongs to --data", labels=labels, standardise=standardise)
@@ -177,9 +172,9 @@ def learn(
     else:
         (X,) = inputs.prepared(data, standardise=standardise)
         curve = nsd.estimate_learning(deq, X, inputs.labels_from(labels, len(X)), which, ridge=float(given[0]))
-    if plot is not None:
-        inputs.save_plot(nsd.plots.LearningDisplay.from_curve(curve), plot)
-    typer.echo(as_json(curve.to_dict()) if json else str(curve))
+    if shown.plot is not None:
+        inputs.save_plot(nsd.plots.LearningDisplay.from_curve(curve), shown.plot)
+    typer.echo(as_json(curve.to_dict()) if shown.json else str(curve))
 
 
 def _range(option: str, text: str) -> np.ndarray:

@@ -26,9 +26,8 @@ def replace(
     points: inputs.Points,
     calibration: Annotated[Path | None, Option("--calibration", "-c", help="Rows that the model has not seen.")] = None,
     labels: inputs.Labels = None,
-    disagreement: Annotated[float, Option("--disagreement", help="The largest share of other answers.")] = 0.002,
-    confidence: Annotated[float, Option("--confidence", help="The probability that this holds.")] = 0.95,
-    tolerance: Annotated[float | None, Option("--tolerance", help="For numbers: the error that is agreement.")] = None,
+    *,
+    promise: inputs.Promise,
     output: Annotated[Path, Option("--output", "-o", help="A .safetensors file.")] = Path("fast.safetensors"),
     onnx: Annotated[Path | None, Option("--onnx", help="Write the student as ONNX, too: outputs y and score.")] = None,
     json: inputs.Json = False,
@@ -49,8 +48,7 @@ def replace(
     X = inputs.points_from(points, images=True)
     fresh = None if calibration is None else inputs.points_from(calibration, images=True)
     truth = None if labels is None else _classes(labels, X if fresh is None else fresh)
-    promise: dict[str, Any] = {"disagreement": disagreement, "confidence": confidence, "tolerance": tolerance}
-    fast = nsd.replace(_module(model), X, calibration=fresh, labels=truth, **promise)
+    fast = nsd.replace(_module(model), X, calibration=fresh, labels=truth, **promise._asdict())
     fast.save(output)
     if onnx is not None:
         fast.export_onnx(onnx)

@@ -99,8 +99,8 @@ class Gap:
         )
 
 
-def _edge(population: Population, start: State, side: float, floor: float = 0.0) -> tuple[float, list[State]]:
-    """Return the end of the gap above (``side`` 1) or below a state, and the states beside it.
+def _edge(population: Population, start: State, side: float, floor: float = 0.0) -> tuple[float, State]:
+    """Return the end of the gap above (``side`` 1) or below a state, and the state beside it.
 
     (1 - dz/du)^(-1/2) is affine in u for one isotropic class, and nearly so in general: the step to where it is one, at
     the edge, almost lands there. Where some |u| falls below ``floor`` first, the end is zero.
@@ -111,7 +111,7 @@ def _edge(population: Population, start: State, side: float, floor: float = 0.0)
         if ahead is None:
             step *= 0.5
             if step < 1e-15 * here.size:  # the edge is here to working precision
-                return here.z, [here]
+                return here.z, here
             continue
         k = int(ahead.speed.argmin())
         first, last = (math.expm1(-0.5 * math.log1p(-min(float(s.speed[k]), 1.0 - 1e-12))) for s in (here, ahead))
@@ -119,10 +119,10 @@ def _edge(population: Population, start: State, side: float, floor: float = 0.0)
         left = last**2 * run / ((1.0 + last) * (first - last)) if last < first else math.inf
         here = ahead
         if here.size <= floor:
-            return 0.0, [here]
+            return 0.0, here
         if left <= 1e-11 * here.size:
             edge = here.z + side * left
-            return edge if abs(edge) > 1e-9 * floor else 0.0, [here]
+            return edge if abs(edge) > 1e-9 * floor else 0.0, here
         step = min(0.98 * left, 4.0 * step)
     raise ConvergenceError(f"no edge of the support was found from z = {start.z:.6g} on; check the covariances' scale")
 
@@ -131,8 +131,8 @@ def _gap(population: Population, inside: State, sides: tuple[float, ...] = (-1.0
     """Return the gap around a state; it is open on a side that is not asked for."""
     ends, states = {-1.0: -math.inf, 1.0: math.inf}, [inside]
     for side in sides:
-        ends[side], more = _edge(population, inside, side, floor)
-        states += more
+        ends[side], beside = _edge(population, inside, side, floor)
+        states.append(beside)
     return Gap(population, ends[-1.0], ends[1.0], states)
 
 
