@@ -220,6 +220,18 @@ def test_rows_beyond_the_range_are_served_by_a_wider_table(digits):
     np.testing.assert_allclose(k.diagonal(1.5 * digits), np.diagonal(nsd.ck(net, 1.5 * digits)), rtol=tolerance())
 
 
+def test_a_kernel_function_with_a_large_bias_has_the_table_of_the_kernel(digits):
+    """Of rows with the bias as one more column: in the norms alone, all of them are nearly parallel."""
+    net = nsd.DEQ("hard_tanh", 0.1, 1.0, 1e4)
+    k = nsd.kernel_function(net, "ntk", norms=digits)
+    assert k.ready[0] is not None
+    np.testing.assert_array_equal(k(digits), nsd.ntk(net, digits))
+    np.testing.assert_array_equal(k.diagonal(digits), np.diagonal(k(digits)))
+    far = 1e-6 * digits  # the bias hides their angles: they are not lifted
+    np.testing.assert_array_equal(k(far), nsd.ntk(net, far))
+    np.testing.assert_array_equal(k.diagonal(far), np.diagonal(k(far)))
+
+
 @pytest.mark.parametrize("net", NETWORKS[:2], ids=repr)
 def test_rows_of_zeros_decide_nothing(net, digits):
     k, zeros = nsd.kernel_function(net, "ck"), np.zeros((3, 64))

@@ -139,6 +139,9 @@ def norm_range(*squares: Tensor) -> tuple[float, float, float]:
 Lift = tuple[float, float]
 """A factor b and a constant c: rows x stand for sqrt(b) x with one more column, sqrt(c)."""
 
+Given = tuple[Table | None, Lift]
+"""A table, and how rows are lifted for it."""
+
 
 def lift_of(network: Network, longest: float) -> Lift:
     """Return how rows, of squared norms up to ``longest``, are lifted for a network with sigma_b2 = 1 and no bias.
@@ -149,6 +152,11 @@ def lift_of(network: Network, longest: float) -> Lift:
     """
     b, c = network.drives
     return (b, c) if max(c / LIMITS.long_bias, 1e-30) <= b * longest <= 1e30 else (1.0, 0.0)
+
+
+def lifted(spec: KernelSpec, lift: Lift) -> KernelSpec:
+    """Return the kernels as functions of lifted rows."""
+    return spec if lift == (1.0, 0.0) else replace(spec, network=spec.network.varied(None, 1.0, 0.0))
 
 
 class Panel(NamedTuple):
@@ -186,7 +194,7 @@ class Points:
         if lift is None:
             lift = lift_of(spec.network, max(float(s.max()) for s in self.squares))
         self.lift, (b, c) = lift, lift
-        self.spec = spec if lift == (1.0, 0.0) else replace(spec, network=spec.network.varied(None, 1.0, 0.0))
+        self.spec = lifted(spec, lift)
         self.sx = b * square + c
         self.sy = self.sx if y is None else b * self.squares[1] + c
         if x.dtype == torch.float32 and any(bool(((s > 0) & (s < 1e-74)).any()) for s in (self.sx, self.sy)):
@@ -202,8 +210,8 @@ class Points:
         self.odd = False  # whether these have a table of their own
         self._sides: dict[tuple[object, ...], Tensor] = {}  # of all threads
 
-    def find_table(self, given: Table | None, whole: bool = False) -> None:
-        """Use the given table, the cached one for such norms, or none where entry by entry is cheaper.
+    def find_table(self, ready: Given, whole: bool = False) -> None:
+        """Use the table that is ready, the cached one for such norms, or none where entry by entry is cheaper.
 
         ``whole``: all rows share a table, also if a few are much longer or shorter than the others.
         """
@@ -212,6 +220,7 @@ class Points:
         network, single = self.spec.network, self.x.dtype == torch.float32
         if high == 0.0:
             return
+        given = ready[0] if ready[1] == self.lift else None
         if given is not None and given.holds(low, high) and all(k in given.kernels for k in self.spec.names):
             self.table = given
         elif self.pairs > self.direct:
@@ -260,7 +269,7 @@ class Points:
                 continue
             y = None if self.symmetric and j is columns else self.y[j]
             points = type(self)(self.spec, self.x[i], y, self.lift)
-            points.find_table(table, whole=True)
+            points.find_table((table, self.lift), whole=True)
             table = points.table
             found = {name: values.new_empty(points.shape) for name, values in target.items()}
             fill_tiles(points, found, False)
