@@ -114,7 +114,7 @@ def test_a_function_of_the_angle_is_a_short_polynomial_on_each_part_of_its_range
     assert table is not None
     full = len(table.level("ntk", dtype).ranks)
     for low, high in ((-1.0, 1.0), (-0.7, 0.95), (0.0, 0.95), (0.5, 0.5), (1.0, 1.0), (-1.0, -1.0)):
-        level = table.level("ntk", dtype, *table.part(low, high))
+        level = table.level("ntk", dtype, low, high)
         assert len(level.ranks) <= (full if (low, high) == (-1.0, 1.0) else 0.65 * full)
         r = torch.linspace(low, high, 9, dtype=torch.float64)
         powers = table.powers(level, "ntk", dtype)
