@@ -13,7 +13,7 @@ from .._chebyshev import Workspace
 from ._limits import LIMITS
 from .pointwise import KernelSpec
 from .table import NormScale
-from .tiles import Given, Panel, Points, fill_tiles
+from .tiles import Ends, Given, Panel, Points, fill_tiles
 
 _NAMES = "value", "inner", "square"
 
@@ -67,13 +67,7 @@ class _SlopePoints(Points):
         return super().norm_scale(low * (1.0 - 1e-9) if high - low <= 1e-9 * high else low, high)
 
     def lookup(
-        self,
-        rows: slice,
-        columns: slice,
-        r: Tensor,
-        panels: Sequence[Panel],
-        ends: tuple[float, float] | None,
-        workspace: Workspace,
+        self, rows: slice, columns: slice, r: Tensor, panels: Sequence[Panel], ends: Ends, workspace: Workspace
     ) -> Iterator[tuple[Any, Tensor]]:
         """Tiles of the kernel, of k_r / (s t) and of (k_s - r k_r / s) / (2 s)."""
         table, (kernel,) = self.table, self.spec.names

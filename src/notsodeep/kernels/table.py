@@ -123,10 +123,8 @@ class Level:
         angle = torch.asin(r, out=x2) if self.warped else r
         return torch.add(shift, angle, alpha=2.0 * self.scale / (end - start), out=x2)
 
-    def tile(self, left: Tensor, right: Tensor | None, x2: Tensor, workspace: Workspace) -> Tensor:
+    def tile(self, left: Tensor, right: Tensor, x2: Tensor, workspace: Workspace) -> Tensor:
         """The kernel at twice the angle variable (a, b) from norm factors (a, rank), with signs, and (rank, b)."""
-        if right is None:
-            return series_sum(left, x2, self.parity, workspace)
         parts = list(zip(left.split(self.ranks, dim=1), right.split(self.ranks), strict=True))
         return clenshaw(len(parts), lambda m, b: b.addmm_(*parts[m], beta=-1.0), x2, self.parity, workspace)
 

@@ -141,6 +141,9 @@ Lift = tuple[float, float]
 Given = tuple[Table | None, Lift]
 """A table, and how rows are lifted for it."""
 
+Ends = tuple[float, float] | None
+"""The least and the largest cosine that a table is asked for, if it is."""
+
 
 def lift_of(network: Network, longest: float) -> Lift:
     """Return how rows, of squared norms up to ``longest``, are lifted for a network with sigma_b2 = 1 and no bias.
@@ -370,13 +373,7 @@ class Points:
         return found
 
     def lookup(
-        self,
-        rows: slice,
-        columns: slice,
-        r: Tensor,
-        panels: Sequence[Panel],
-        ends: tuple[float, float] | None,
-        workspace: Workspace,
+        self, rows: slice, columns: slice, r: Tensor, panels: Sequence[Panel], ends: Ends, workspace: Workspace
     ) -> Iterator[tuple[Any, Tensor]]:
         """Tiles of all kernels at these cosines between the ``ends``; each lies in the workspace until the next one.
 
@@ -420,7 +417,7 @@ class Points:
             return level.tile(left, self._side(level, kernel, columns, self.sy), x2, workspace)
         powers = None if x2.is_cuda else table.powers(level, kernel, x2.dtype)
         if powers is None:
-            return level.tile(table.scalars(level, kernel).to(x2), None, x2, workspace)
+            return series_sum(table.scalars(level, kernel).to(x2), x2, level.parity, workspace)
         return power_sum(powers, x2, workspace)
 
     def _side(self, level: Level, kernel: Kernel, which: slice, squares: Tensor, in_norm: bool = False) -> Tensor:
