@@ -114,7 +114,7 @@ def test_a_function_of_the_angle_is_a_short_polynomial_on_each_part_of_its_range
     assert table is not None
     full = len(table.level("ntk", dtype).ranks)
     for low, high in ((-1.0, 1.0), (-0.7, 0.95), (0.0, 0.95), (0.5, 0.5), (1.0, 1.0), (-1.0, -1.0)):
-        level = table.level("ntk", dtype, *table.part(low, high))
+        level = table.level("ntk", dtype, low, high)
         assert len(level.ranks) <= (full if (low, high) == (-1.0, 1.0) else 0.65 * full)
         r = torch.linspace(low, high, 9, dtype=torch.float64)
         powers = table.powers(level, "ntk", dtype)
@@ -218,6 +218,18 @@ def test_rows_beyond_the_range_are_served_by_a_wider_table(digits):
     k = nsd.kernel_function(net, "ck", norms=(0.9, 1.0))
     np.testing.assert_allclose(k(1.5 * digits), nsd.ck(net, 1.5 * digits), rtol=0, atol=tolerance())
     np.testing.assert_allclose(k.diagonal(1.5 * digits), np.diagonal(nsd.ck(net, 1.5 * digits)), rtol=tolerance())
+
+
+def test_a_kernel_function_with_a_large_bias_has_the_table_of_the_kernel(digits):
+    """Of rows with the bias as one more column: in the norms alone, all of them are nearly parallel."""
+    net = nsd.DEQ("hard_tanh", 0.1, 1.0, 1e4)
+    k = nsd.kernel_function(net, "ntk", norms=digits)
+    assert k.ready[0] is not None
+    np.testing.assert_array_equal(k(digits), nsd.ntk(net, digits))
+    np.testing.assert_array_equal(k.diagonal(digits), np.diagonal(k(digits)))
+    far = 1e-6 * digits  # the bias hides their angles: they are not lifted
+    np.testing.assert_array_equal(k(far), nsd.ntk(net, far))
+    np.testing.assert_array_equal(k.diagonal(far), np.diagonal(k(far)))
 
 
 @pytest.mark.parametrize("net", NETWORKS[:2], ids=repr)

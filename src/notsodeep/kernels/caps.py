@@ -35,7 +35,7 @@ class Cap:
     """The kernels of a network for cosines beyond the reach of a table, near r = ``sign``."""
 
     def __init__(self, spec: KernelSpec, table: Table, sign: int) -> None:
-        self.table, self.names, self.scale = table, table.kernels, table.norms
+        self.table, self.names, self.scale = table, tuple(table.coefficients), table.norms
         self.spec = KernelSpec(spec.network, self.names, spec.rates)
         wide = math.log(self.scale.high / self.scale.low)
         largest = self.scale.high * math.sqrt(spec.network.variances[1])

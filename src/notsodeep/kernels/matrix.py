@@ -26,7 +26,7 @@ from .pointwise import KernelSpec
 from .slopes import Slopes, slopes_of
 from .table import Table
 from .tabulate import rounded_range, table_for
-from .tiles import Points, fill_tiles, norm_range
+from .tiles import Given, Points, fill_tiles, lift_of, lifted, norm_range
 
 
 def ck(
@@ -234,8 +234,11 @@ def kernel_function(
     function = KernelFunction(network, spec)
     if norms is not None and network.image is None:
         low, high = _ends(norms)
-        scale = rounded_range(spec.network, low, high)
-        function.table = table_for(spec, scale, math.inf) if high > 0.0 else None  # zeros alone need no table
+        if high > 0.0:  # zeros alone need no table
+            b, c = lift = lift_of(spec.network, high**2)
+            spec = lifted(spec, lift)
+            scale = rounded_range(spec.network, *(math.sqrt(b * norm**2 + c) for norm in (low, high)))
+            function.ready = table_for(spec, scale, math.inf), lift
     return function
 
 
@@ -244,12 +247,14 @@ class KernelFunction:
 
     def __init__(self, network: Network | Convolutional, spec: KernelSpec) -> None:
         self.network, self.spec = network, spec
-        self.table: Table | None = None
+        self.ready: Given = None, (1.0, 0.0)
 
     def __repr__(self) -> str:
-        norms = "" if self.table is None or self.table.homogeneous else ", norms=({:.6g}, {:.6g})"
-        ends = (self.table.norms.low, self.table.norms.high) if self.table is not None else ()
-        return f"KernelFunction({self.network!r}, {self.spec.names[0]!r}{norms.format(*ends)})"
+        (table, (b, c)), norms = self.ready, ""
+        if table is not None and not table.homogeneous:
+            ends = (math.sqrt(max(norm**2 - c, 0.0) / b) for norm in (table.norms.low, table.norms.high))
+            norms = ", norms=({:.6g}, {:.6g})".format(*ends)
+        return f"KernelFunction({self.network!r}, {self.spec.names[0]!r}{norms})"
 
     @checked
     def __call__(self, X: Any, Y: Any = None, *, out: Any = None) -> Any:
@@ -257,7 +262,7 @@ class KernelFunction:
         (name,) = self.spec.names
         x = as_rows(self.network.flattened(X), "X", least=0)
         y = None if Y is None else same_columns(x, as_rows(self.network.flattened(Y), "Y", least=0))
-        filled = _fill(self.network, self.spec, x, y, None if out is None else {name: out}, None, self.table)
+        filled = _fill(self.network, self.spec, x, y, None if out is None else {name: out}, None, self.ready)
         return like(filled[name], X) if out is None or is_path(out) else out
 
     @checked
@@ -285,19 +290,20 @@ class KernelFunction:
             raise InvalidInputError("slopes are offered for networks of vectors; convolutional kernels have none")
         x = as_rows(X, "X", least=0)
         y = x if Y is None else same_columns(x, as_rows(Y, "Y", least=0))
-        slopes = slopes_of(self.spec, x, y, self.table)
+        slopes = slopes_of(self.spec, x, y, self.ready)
         return Slopes(*(like(values, X) for values in slopes))
 
     @checked
     def diagonal(self, X: Any) -> Any:
         """Compute k(x, x) of every row of ``X``, (n, p)."""
         rows = as_rows(self.network.flattened(X), "X", least=0)
+        along = rows.new_zeros(0)
         if self.network.image is not None:
             (along,) = convolutional_diagonal(self.network, rows, self.spec.names).values()
-        else:
-            s = squared_norms(rows)
-            fits = self.table is not None and len(s) and self.table.holds(*norm_range(s)[1:])
-            (along,) = _diagonals(self.spec, s, self.table if fits else None).values()
+        elif len(rows):
+            points, (table, lift) = Points(self.spec, rows, None), self.ready
+            fits = table is not None and lift == points.lift and table.holds(*norm_range(points.sx)[1:])
+            (along,) = _diagonals(points.spec, points.sx, table if fits else None).values()
         return like(along.to(rows.dtype), X)
 
 
@@ -320,16 +326,16 @@ def _fill(
     y: Tensor | None,
     out: Mapping[Kernel, Any] | None,
     progress: bool | None,
-    table: Table | None = None,
+    ready: Given = (None, (1.0, 0.0)),
 ) -> dict[Kernel, Tensor]:
-    """Compute the matrices, from ``table`` where it holds the norms, else from the one that is cached for them."""
+    """Compute the matrices, from the table that is ``ready`` where it holds the norms, else from a cached one."""
     network.check_rows(x)
     other = x if y is None else y
     if isinstance(out, Mapping) and any(is_path(out.get(kernel)) for kernel in spec.names):
 
         def fill(rows: slice, columns: slice, memory: Mapping[Kernel, Tensor]) -> None:
             part = None if y is None and rows == columns else other[columns]
-            _fill(network, spec, x[rows], part, memory, False, table)
+            _fill(network, spec, x[rows], part, memory, False, ready)
 
         return fill_files(fill, network, out, spec.names, (len(x), len(other)), x[:0, 0], y is None, progress)
     target = _destinations(spec.names, (len(x), len(other)), (x, other), out)
@@ -337,17 +343,17 @@ def _fill(
         if network.image is not None:
             fill_convolutional(network, x, y, target, progress)
         else:
-            _fill_dense(Points(spec, x, y, None if table is None else (1.0, 0.0)), target, progress, table)
+            _fill_dense(Points(spec, x, y), target, progress, ready)
         for kernel, values in target.items():
             check_range(values, kernel, network)
     return target
 
 
-def _fill_dense(points: Points, target: Mapping[Kernel, Tensor], progress: bool | None, table: Table | None) -> None:
+def _fill_dense(points: Points, target: Mapping[Kernel, Tensor], progress: bool | None, ready: Given) -> None:
     # products run on the GPU while the CPU builds the table
     device: Any = importlib.import_module(f"{__package__}.device") if points.x.is_cuda else None
     started = device is not None and device.start_products(points, target)
-    points.find_table(table)
+    points.find_table(ready)
     if not (started and device.fill_fused(points, target)):
         fill_tiles(points, target, progress)
     if points.symmetric:

@@ -12,8 +12,8 @@ from torch import Tensor
 from .._chebyshev import Workspace
 from ._limits import LIMITS
 from .pointwise import KernelSpec
-from .table import NormScale, Table
-from .tiles import Panel, Points, fill_tiles
+from .table import NormScale
+from .tiles import Ends, Given, Panel, Points, fill_tiles
 
 _NAMES = "value", "inner", "square"
 
@@ -29,12 +29,12 @@ class Slopes(NamedTuple):
     """The derivative of k in ||x||^2, x the row of X."""
 
 
-def slopes_of(spec: KernelSpec, x: Tensor, y: Tensor, table: Table | None) -> Slopes:
+def slopes_of(spec: KernelSpec, x: Tensor, y: Tensor, ready: Given) -> Slopes:
     """Compute the slopes of the one kernel that is asked for, in float64; the results have the type of ``x``."""
     slopes = {name: x.new_empty(len(x), len(y)) for name in _NAMES}
     if len(x) and len(y):
-        points = _SlopePoints(spec, x.double(), y.double(), None if table is None else (1.0, 0.0))
-        points.find_table(table)
+        points = _SlopePoints(spec, x.double(), y.double())
+        points.find_table(ready)
         fill_tiles(points, slopes, None)
         if points.spec is not spec:  # by the chain rule
             for name in ("inner", "square"):
@@ -52,11 +52,11 @@ class _SlopePoints(Points):
         """Return False: single entries are differentiated."""
         return False
 
-    def find_table(self, given: Table | None, whole: bool = False) -> None:
+    def find_table(self, ready: Given, whole: bool = False) -> None:
         """Use a table with more than one norm, and only as far as its derivative in the cosine keeps its digits."""
-        network = self.spec.network
+        network, (given, lift) = self.spec.network, ready
         narrow = given is not None and given.one_function and not given.homogeneous
-        super().find_table(None if narrow else given, whole)
+        super().find_table((None if narrow else given, lift), whole)
         if self.table is not None:
             self.level = self.table.slope_level(self.spec.names[0], not network.kinked)
             if self.level.warped:
@@ -67,13 +67,7 @@ class _SlopePoints(Points):
         return super().norm_scale(low * (1.0 - 1e-9) if high - low <= 1e-9 * high else low, high)
 
     def lookup(
-        self,
-        rows: slice,
-        columns: slice,
-        r: Tensor,
-        panels: Sequence[Panel],
-        ends: tuple[float, float] | None,
-        workspace: Workspace,
+        self, rows: slice, columns: slice, r: Tensor, panels: Sequence[Panel], ends: Ends, workspace: Workspace
     ) -> Iterator[tuple[Any, Tensor]]:
         """Tiles of the kernel, of k_r / (s t) and of (k_s - r k_r / s) / (2 s)."""
         table, (kernel,) = self.table, self.spec.names

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -102,7 +102,7 @@ class Level:
         ranks = tuple(keep.sum(1).tolist())
         return cls(columns.T.contiguous(), torch.sign(weights[keep]), ranks, parity, reach, warped, **more)
 
-    @property
+    @functools.cached_property
     def scale(self) -> float:
         """Twice the inverse of the angle variable's range."""
         return 2.0 / (math.asin(self.reach) if self.warped else self.reach)
@@ -123,10 +123,8 @@ class Level:
         angle = torch.asin(r, out=x2) if self.warped else r
         return torch.add(shift, angle, alpha=2.0 * self.scale / (end - start), out=x2)
 
-    def tile(self, left: Tensor, right: Tensor | None, x2: Tensor, workspace: Workspace) -> Tensor:
+    def tile(self, left: Tensor, right: Tensor, x2: Tensor, workspace: Workspace) -> Tensor:
         """The kernel at twice the angle variable (a, b) from norm factors (a, rank), with signs, and (rank, b)."""
-        if right is None:
-            return series_sum(left, x2, self.parity, workspace)
         parts = list(zip(left.split(self.ranks, dim=1), right.split(self.ranks), strict=True))
         return clenshaw(len(parts), lambda m, b: b.addmm_(*parts[m], beta=-1.0), x2, self.parity, workspace)
 
@@ -140,8 +138,9 @@ class Level:
         return series_sum(self.coefficients(left, right), x2, self.parity)
 
     def from_end(self, sign: int, angle: Tensor) -> Tensor:
-        """Twice the angle variable at angles from r = ``sign``, where it reaches all cosines."""
-        return 2.0 * sign * (1.0 - angle / (0.5 * math.pi) if self.warped else torch.cos(angle))
+        """Twice the angle variable, from its part of the range, at angles from r = ``sign``, if it reaches that."""
+        (start, end), whole = self.part, sign * (1.0 - angle / (0.5 * math.pi) if self.warped else torch.cos(angle))
+        return (4.0 * whole - 2.0 * (start + end)) / (end - start)
 
 
 @dataclass(frozen=True)
@@ -182,14 +181,13 @@ class Table:
         return {**self.__dict__, "_found": {}}
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels it holds."""
-        return tuple(self.coefficients)
-
-    @property
     def one_function(self) -> bool:
         """Whether the kernels depend on the angle alone (times both norms, if homogeneous)."""
         return self.norms.single
+
+    def has(self, names: Iterable[Kernel]) -> bool:
+        """Whether it holds these kernels."""
+        return self.coefficients.keys() >= set(names)
 
     def holds(self, low: float, high: float) -> bool:
         """Whether norms from ``low`` to ``high`` are covered, but for rounding."""
@@ -210,21 +208,18 @@ class Table:
         return torch.cat([series.at(part, basis(part)) for part in norms.split(8192)])
 
     # -- between points --------------------------------------------------------------------------------------
-    def level(self, kernel: Kernel, dtype: torch.dtype, start: float = -1.0, end: float = 1.0) -> Level:
-        """The factors of a kernel, as many as this precision needs, on a part of the angle variable's range."""
-        return self.once((kernel, dtype, start, end), lambda: self._level(kernel, dtype, (start, end)))
+    def level(self, kernel: Kernel, dtype: torch.dtype, low: float = -1.0, high: float = 1.0) -> Level:
+        """The factors of a kernel, as many as this precision needs, for cosines from ``low`` to ``high``.
 
-    def part(self, low: float, high: float) -> tuple[float, float]:
-        """The part of the angle variable's range that holds these cosines: a function of one variable is short there.
-
-        That pays where levels are functions of the angle alone, as others have norm factors for each of them.
+        One function of the angle needs fewer on a part of its range; others would need norm factors for each part.
         """
-        if not (self.one_function and low <= high):  # NaN is refused later
-            return -1.0, 1.0
-        low, high = (math.asin(r) / math.asin(self.reach) if self.warped else r / self.reach for r in (low, high))
-        steps = LIMITS.part_steps
-        start = min(math.floor(low * steps), steps - 1)
-        return start / steps, max(start + 1, math.ceil(high * steps)) / steps
+        part = -1.0, 1.0
+        if self.one_function and low <= high:  # NaN is refused later
+            steps, ends = LIMITS.part_steps, (max(-1.0, min(r / self.reach, 1.0)) for r in (low, high))
+            low, high = (math.asin(r * self.reach) / math.asin(self.reach) if self.warped else r for r in ends)
+            start = min(math.floor(low * steps), steps - 1)
+            part = max(start, -steps) / steps, min(max(start + 1, math.ceil(high * steps)), steps) / steps
+        return self.once((kernel, dtype, part), lambda: self._level(kernel, dtype, part))
 
     def once(self, key: Any, compute: Callable[[], R]) -> R:
         """What follows from the table, computed once."""

@@ -63,7 +63,7 @@ def table_for(spec: KernelSpec, scale: NormScale, pairs: float, dtype: torch.dty
         octave = 2.0 ** math.floor(math.log2(min(pairs, 2.0**24)))  # as good as infinity
         if slow and octave >= LIMITS.many_pairs:  # integrals entry by entry, for many more pairs than entries
             table, _ = build_table(*key, octave)
-    return table if table is not None and all(kernel in table.kernels for kernel in spec.names) else None
+    return table if table is not None and table.has(spec.names) else None
 
 
 @contextlib.contextmanager

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from .._arrays import squared_norms
-from .._chebyshev import Workspace, power_sum
+from .._caches import cached
+from .._chebyshev import Workspace, power_sum, series_sum
 from .._progress import track
 from ..networks import Kernel, Network
 from ._limits import LIMITS
@@ -128,16 +129,20 @@ class _Filler:
 
 def norm_range(*squares: Tensor) -> tuple[float, float, float]:
     """The smallest norm, and the range of those that are not so short that they are evaluated one by one."""
-    ends = torch.stack([v for s in squares for v in torch.aminmax(s)]).sqrt().tolist()
-    least = low = min(ends)
-    high, short = max(ends), LIMITS.short_row
-    if low < short * high:
-        low = min(float(long.min()) for s in squares if len(long := s[s >= (short * high) ** 2])) ** 0.5
-    return least, low, high
+    every = torch.cat(squares).sqrt()
+    least, high = torch.stack(torch.aminmax(every)).tolist()
+    short = LIMITS.short_row * high
+    return least, least if least >= short else float(every[every >= short].min()), high
 
 
 Lift = tuple[float, float]
 """A factor b and a constant c: rows x stand for sqrt(b) x with one more column, sqrt(c)."""
+
+Given = tuple[Table | None, Lift]
+"""A table, and how rows are lifted for it."""
+
+Ends = tuple[float, float] | None
+"""The least and the largest cosine that a table is asked for, if it is."""
 
 
 def lift_of(network: Network, longest: float) -> Lift:
@@ -149,6 +154,12 @@ def lift_of(network: Network, longest: float) -> Lift:
     """
     b, c = network.drives
     return (b, c) if max(c / LIMITS.long_bias, 1e-30) <= b * longest <= 1e30 else (1.0, 0.0)
+
+
+@cached(256)
+def lifted(spec: KernelSpec, lift: Lift) -> KernelSpec:
+    """Return the kernels as functions of lifted rows."""
+    return spec if lift == (1.0, 0.0) else replace(spec, network=spec.network.varied(None, 1.0, 0.0))
 
 
 class Panel(NamedTuple):
@@ -184,9 +195,9 @@ class Points:
         square, self.symmetric = squared_norms(x), y is None
         self.squares = square, square if y is None else squared_norms(y)
         if lift is None:
-            lift = lift_of(spec.network, max(float(s.max()) for s in self.squares))
+            lift = lift_of(spec.network, float(torch.cat(self.squares).max()))
         self.lift, (b, c) = lift, lift
-        self.spec = spec if lift == (1.0, 0.0) else replace(spec, network=spec.network.varied(None, 1.0, 0.0))
+        self.spec = lifted(spec, lift)
         self.sx = b * square + c
         self.sy = self.sx if y is None else b * self.squares[1] + c
         if x.dtype == torch.float32 and any(bool(((s > 0) & (s < 1e-74)).any()) for s in (self.sx, self.sy)):
@@ -202,8 +213,8 @@ class Points:
         self.odd = False  # whether these have a table of their own
         self._sides: dict[tuple[object, ...], Tensor] = {}  # of all threads
 
-    def find_table(self, given: Table | None, whole: bool = False) -> None:
-        """Use the given table, the cached one for such norms, or none where entry by entry is cheaper.
+    def find_table(self, ready: Given, whole: bool = False) -> None:
+        """Use the table that is ready, the cached one for such norms, or none where entry by entry is cheaper.
 
         ``whole``: all rows share a table, also if a few are much longer or shorter than the others.
         """
@@ -212,7 +223,8 @@ class Points:
         network, single = self.spec.network, self.x.dtype == torch.float32
         if high == 0.0:
             return
-        if given is not None and given.holds(low, high) and all(k in given.kernels for k in self.spec.names):
+        given = ready[0] if ready[1] == self.lift else None
+        if given is not None and given.holds(low, high) and given.has(self.spec.names):
             self.table = given
         elif self.pairs > self.direct:
             for ratio, few in ((math.inf, 0.0),) if whole else LIMITS.usual_norms:
@@ -227,7 +239,7 @@ class Points:
             # cosines beyond are rounded too much for the angle of a kinked kernel
             known = 1.0 - (5e-4 if single else 1e-6)
             self.trusted = min(self.table.reach, known) if network.kinked else self.table.reach
-            left, right = (self.table.outside(s, self.ends) for s in (self.sx, self.sy))
+            left, right = self.table.outside(self.sx, self.ends), self.table.outside(self.sy, self.ends)
             self.short = None if left is None or right is None else (left, right)
         self.odd &= self.short is not None
 
@@ -260,7 +272,7 @@ class Points:
                 continue
             y = None if self.symmetric and j is columns else self.y[j]
             points = type(self)(self.spec, self.x[i], y, self.lift)
-            points.find_table(table, whole=True)
+            points.find_table((table, self.lift), whole=True)
             table = points.table
             found = {name: values.new_empty(points.shape) for name, values in target.items()}
             fill_tiles(points, found, False)
@@ -361,13 +373,7 @@ class Points:
         return found
 
     def lookup(
-        self,
-        rows: slice,
-        columns: slice,
-        r: Tensor,
-        panels: Sequence[Panel],
-        ends: tuple[float, float] | None,
-        workspace: Workspace,
+        self, rows: slice, columns: slice, r: Tensor, panels: Sequence[Panel], ends: Ends, workspace: Workspace
     ) -> Iterator[tuple[Any, Tensor]]:
         """Tiles of all kernels at these cosines between the ``ends``; each lies in the workspace until the next one.
 
@@ -378,7 +384,7 @@ class Points:
         for kernel in self.spec.names:
             out = workspace("panels", r)
             if ends is not None:
-                level = table.level(kernel, r.dtype, *(() if r.is_cuda else table.part(*ends)))
+                level = table.level(kernel, r.dtype, *(() if r.is_cuda else ends))
                 x2 = level.variable(r, workspace)
                 found = self.series(table, level, kernel, rows, columns, x2, workspace)
                 out = out.copy_(found) if panels else found
@@ -411,7 +417,7 @@ class Points:
             return level.tile(left, self._side(level, kernel, columns, self.sy), x2, workspace)
         powers = None if x2.is_cuda else table.powers(level, kernel, x2.dtype)
         if powers is None:
-            return level.tile(table.scalars(level, kernel).to(x2), None, x2, workspace)
+            return series_sum(table.scalars(level, kernel).to(x2), x2, level.parity, workspace)
         return power_sum(powers, x2, workspace)
 
     def _side(self, level: Level, kernel: Kernel, which: slice, squares: Tensor, in_norm: bool = False) -> Tensor:
@@ -466,7 +472,8 @@ class Points:
         names, table = self.spec.names, self.table
         assert table is not None
         if table.reach == 1.0:
-            levels = {kernel: table.level(kernel, torch.float64) for kernel in names}
+            ends = sorted((float(sign), sign * math.cos(float(angle.max()))))
+            levels = {kernel: table.level(kernel, torch.float64, *ends) for kernel in names}
             found = {k: self._sum(level, k, i, j, level.from_end(sign, angle)) for k, level in levels.items()}
             yield torch.arange(len(angle), device=angle.device), found
         elif self.capped and not (len(angle) <= LIMITS.few_pairs and self.spec.network.closed):
@@ -487,6 +494,10 @@ class Points:
         """A series at single entries, so many at a time that their norm factors fit into a cache."""
         table, numbers = self.table, LIMITS.gpu_numbers if x2.is_cuda else LIMITS.nodes_at_once
         assert table is not None
+        if table.one_function:
+            scalars = on_device(table.scalars(level, kernel), x2.device)
+            out = torch.cat([series_sum(scalars, part, level.parity) for part in x2.split(numbers)])
+            return out.mul_(self.sx[i].sqrt()).mul_(self.sy[j].sqrt()) if table.homogeneous else out
         # the factors of all rows, or those of the entries if these are fewer
         sides = [
             (table.side(level, kernel, s.sqrt()), which)
