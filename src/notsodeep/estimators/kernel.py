@@ -129,8 +129,7 @@ class DEQKernel(CovarianceKernel):
 
 def deq_of(activation: Any, values: Mapping[str, Any]) -> DEQ:
     """Return the DEQ of these variances; missing ones are zero, a missing sigma_b2 is 1 - sigma_a2."""
-    a2, b2, c2 = (values.get(name) for name in VARIANCES)
-    return DEQ(activation, 0.0 if a2 is None else a2, b2, 0.0 if c2 is None else c2)
+    return DEQ(activation, values.get("sigma_a2", 0.0), values.get("sigma_b2"), values.get("sigma_c2", 0.0))
 
 
 def slopes_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], X: Tensor) -> dict[str, Tensor]:
