@@ -85,8 +85,7 @@ class DEQKernel(CovarianceKernel):
         if self.network is not None:
             return []
         check_settings(self)
-        values = {name: getattr(self, name) for name in VARIANCES}
-        free = [name for name, value in values.items() if value is not None and value > 0]
+        free = [name for name in VARIANCES if (getattr(self, name) or 0.0) > 0.0]
         try:
             return [Hyperparameter(name, "numeric", getattr(self, f"{name}_bounds")) for name in free]
         except (TypeError, ValueError) as error:

@@ -1,8 +1,7 @@
 """Scale of the rows, activation, variances and ridge of a machine, chosen together by exact leave-one-out errors.
 
-Many kernels are compared on few rows; the ridge of the best comes from more rows. One eigendecomposition for each
-kernel serves all ridges. Variances come from a small grid, which is refined by golden-section steps around its best
-point.
+Many kernels are compared on few rows and the best of them on more rows. One eigendecomposition for each kernel serves
+all ridges. Variances come from a small grid, which is refined by golden-section steps around its best point.
 """
 
 from __future__ import annotations
@@ -68,14 +67,14 @@ class Search:
         many = len(next(iter(self.problems.values())).X)
         few = min(many, LIMITS.survey_rows)
         self._survey(starts, few)
-        ranked = self._ranked(few)
-        choice = ranked[0]["choice"]
-        error = self._error(choice, many)
-        ridges = {rows: found["ridge"] for (one, rows), found in self.tried.items() if one == choice}
-        record = choice.named | {"ridge": self.ridge or extrapolated(ridges, total), "error": error}
-        runners = [one["choice"].named | {name: one[name] for name in ("ridge", "error")} for one in ranked[1:4]]
-        kernels = len({one for one, _ in self.tried})
-        return choice, record | {"rows": many, "kernels": kernels, "runners_up": runners}
+        for found in self._ranked(few)[: LIMITS.finalists]:
+            self._error(found["choice"], many)
+        best, *others = self._ranked(many)
+        ridges = {rows: found["ridge"] for (choice, rows), found in self.tried.items() if choice == best["choice"]}
+        record = best["choice"].named | {"ridge": self.ridge or extrapolated(ridges, total), "error": best["error"]}
+        runners = [one["choice"].named | {name: one[name] for name in ("ridge", "error")} for one in others[:3]]
+        kernels = len({choice for choice, _ in self.tried})
+        return best["choice"], record | {"rows": many, "kernels": kernels, "runners_up": runners}
 
     def _survey(self, starts: Sequence[Choice], rows: int) -> None:
         """Compare scales and activations, then try a grid of variances for the best and refine it."""
