@@ -10,6 +10,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 import notsodeep as nsd
 from helpers import differences, tolerance
 from notsodeep.errors import InvalidInputError
+from notsodeep.estimators.process import LEAST_GAIN, climbed
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(80, 12)) / 12**0.5
@@ -107,13 +108,33 @@ def test_a_wave_is_found_as_by_an_rbf_kernel(activation, pair):
     assert far[0] > 3.0 * std[0]
 
 
-def test_amplitude_and_noise_are_at_their_maximum():
-    gp = nsd.DEQGaussianProcess("tanh", optimise=("amplitude", "noise")).fit(X, np.sin(4 * X[:, 0]) + X[:, 1])
-    _, gradient = gp.log_marginal_likelihood(eval_gradient=True)
-    assert np.abs(gradient).max() < 1e-3 * 80  # where L-BFGS-B stops, for a sum over 80 rows
+@pytest.mark.parametrize(
+    ("activation", "options"), [("tanh", {"optimise": ("amplitude", "noise")}), ("hard_tanh", {"restarts": 0})]
+)
+def test_amplitude_and_noise_are_at_their_maximum(activation, options):
+    """On all rows, of which the search for the variances of hard_tanh sees forty."""
+    gp = nsd.DEQGaussianProcess(activation, **options).fit(X, np.sin(4 * X[:, 0]) + X[:, 1])
+    assert gp.names_[:2] == ("amplitude", "noise")
+    value, gradient = gp.log_marginal_likelihood(eval_gradient=True)
+    assert np.abs(gradient[:2]).max() < 1e-3 * 80  # where L-BFGS-B stops, for a sum over 80 rows
+    assert value == pytest.approx(gp.log_marginal_likelihood_value_, rel=tolerance())
     for other in ({"noise": 0.1}, {"amplitude": 5.0}, {"noise": 1e-3, "amplitude": 0.5}):
-        fixed = nsd.DEQGaussianProcess("tanh", optimise=False, **other).fit(X, np.sin(4 * X[:, 0]) + X[:, 1])
+        fixed = nsd.DEQGaussianProcess(activation, optimise=False, **other).fit(X, np.sin(4 * X[:, 0]) + X[:, 1])
         assert fixed.log_marginal_likelihood_value_ < gp.log_marginal_likelihood_value_
+
+
+@pytest.mark.parametrize(("height", "tries", "most"), [(100.0, 30, 30), (1e-3, 30, 3), (100.0, 2, 2)])
+def test_the_search_ends_where_steps_gain_next_to_nothing(height, tries, most):
+    seen = []
+
+    def hill(at):
+        seen.append(at)
+        return -height * float((at - 0.5) @ (at - 0.5)), -2.0 * height * (at - 0.5)
+
+    found = climbed(hill, np.array([2.0, -1.0]), np.array([[-3.0, 3.0]] * 2), tries)
+    assert len(seen) <= most
+    if tries == 30:
+        assert hill(found)[0] > -LEAST_GAIN
 
 
 @pytest.mark.parametrize(("activation", "kernel"), [("relu", "ck"), ("tanh", "ntk")])
@@ -166,6 +187,11 @@ def test_unscaled_rows_do_not_lead_to_kernels_of_absurd_scale():
     assert scale < 25.0
 
 
+def test_rows_whose_squares_vanish_are_refused():
+    with pytest.raises(InvalidInputError, match="squares of these rows vanish"):
+        nsd.DEQGaussianProcess("relu", scale=None).fit(1e-200 * X, Y[:, 0])
+
+
 def test_many_rows_are_fitted_by_some_of_them():
     rows = RNG.uniform(-1, 1, (400, 2))
     y = np.sin(3 * rows[:, 0]) * rows[:, 1] + 0.1 * RNG.normal(size=400)
@@ -190,4 +216,4 @@ def test_targets_near_the_ends_of_the_range_change_nothing(unit):
 def test_constant_targets_are_known_for_sure(level):
     mean, deviation = nsd.DEQGaussianProcess("relu").fit(X[:30], np.full(30, level)).predict(NEW, return_std=True)
     np.testing.assert_array_equal(mean, level)
-    assert (deviation < 1e-100).all()
+    assert (deviation < 1e-100).all()  # the power of these targets counts as 1e-300

@@ -11,7 +11,8 @@ class Limits:
 
     calibration_rows: int = 1000  # that get leave-one-out predictions in every fit: a temperature is one number
     survey_rows: int = 300  # on which all kernels are compared: an eigendecomposition takes 10 ms
-    selection_rows: tuple[int, int] = (600, 1000)  # for the ridge of the best: a quarter, but within this range
+    selection_rows: tuple[int, int] = (600, 1000)  # on which the best are: a quarter of the rows, but within this range
+    finalists: int = 2  # that are compared on these
     ridge_power: float = 0.6  # the best ridge falls as this power of the number of rows (measured on images and tables)
     corrections: tuple[float, ...] = (0.25, 0.06)  # of the ridge, tried on all rows where the sample was a small part
     least_rows: int = 30  # for features to be looked for

@@ -22,7 +22,7 @@ from ..solve import NetworkKernel
 from ._limits import LIMITS
 from .machine import FittedMachine, Problem, fit_machine
 from .selection import best_ridge, extrapolated, loss_of
-from .specification import free_inputs, sample_of
+from .specification import sample_of, scales_of
 
 Kind = Literal["diagonal", "full"]
 Wanted = Literal["auto", "diagonal", "full"] | None
@@ -179,7 +179,7 @@ def learn_features(
     kernel: NetworkKernel, problem: Problem, codes: Tensor | None, ridge: float | None, wanted: Wanted
 ) -> tuple[Features | None, dict[str, Any]]:
     """Return features that are wanted, or of the kind that wins, and a record with the ridge for all rows."""
-    (n, p), able = problem.X.shape, free_inputs(kernel.network)
+    (n, p), able = problem.X.shape, len(scales_of("auto", kernel.network)) > 1  # inputs are free, and may be mixed
     if wanted is None or (wanted == "auto" and (not able or n < LIMITS.least_rows or p == 1)):
         return None, {}
     if not able or n < LIMITS.folds * 2:

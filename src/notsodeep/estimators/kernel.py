@@ -85,8 +85,7 @@ class DEQKernel(CovarianceKernel):
         if self.network is not None:
             return []
         check_settings(self)
-        values = {name: getattr(self, name) for name in VARIANCES}
-        free = [name for name, value in values.items() if value is not None and value > 0]
+        free = [name for name in VARIANCES if (getattr(self, name) or 0.0) > 0.0]
         try:
             return [Hyperparameter(name, "numeric", getattr(self, f"{name}_bounds")) for name in free]
         except (TypeError, ValueError) as error:
@@ -129,8 +128,7 @@ class DEQKernel(CovarianceKernel):
 
 def deq_of(activation: Any, values: Mapping[str, Any]) -> DEQ:
     """Return the DEQ of these variances; missing ones are zero, a missing sigma_b2 is 1 - sigma_a2."""
-    a2, b2, c2 = (values.get(name) for name in VARIANCES)
-    return DEQ(activation, 0.0 if a2 is None else a2, b2, 0.0 if c2 is None else c2)
+    return DEQ(activation, values.get("sigma_a2", 0.0), values.get("sigma_b2"), values.get("sigma_c2", 0.0))
 
 
 def slopes_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], X: Tensor) -> dict[str, Tensor]:

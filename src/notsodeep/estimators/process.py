@@ -176,15 +176,13 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         moved, (low, high) = self._moved(), self._bounds()
         draws = [np.random.default_rng(i + 1).uniform(low, high) for i in range(self.restarts)]
         starts = [np.clip(np.log([self.parameters_[name] for name in moved]), low, high), *draws]
-        stages = list(ROWS_AND_TRIES)
-        while len(stages) > 1 and (len(order) <= stages[-2][0] or self._slow):
-            stages.pop()
-        steps = track(itertools.count(), len(draws) + 1 + sum(tries for _, tries in stages), "hyper-parameters")
-        for rows, tries in stages:
-            evidence = functools.partial(self._profile, moved, order[:rows], steps)
-            at = max(starts, key=lambda at: evidence(at)[0]) if len(starts) > 1 else starts[0]
-            at = climbed(functools.partial(evidence, slopes=True), at, np.transpose([low, high]), tries)
-            starts = [at]
+        more = 0 if self._slow else sum(len(order) > rows for rows, _ in ROWS_AND_TRIES[:-1])
+        stages = ROWS_AND_TRIES[: 1 + more]
+        steps = track(itertools.count(), len(starts) + sum(tries for _, tries in stages), "hyper-parameters")
+        evidence = [functools.partial(self._profile, moved, order[:rows], steps) for rows, _ in stages]
+        at = max(starts, key=lambda at: evidence[0](at)[0]) if draws else starts[0]
+        for (_, tries), each in zip(stages, evidence, strict=True):
+            at = climbed(functools.partial(each, slopes=True), at, np.transpose([low, high]), tries)
         self.parameters_ |= dict(zip(moved, np.exp(at).tolist(), strict=True))
 
     @torch.enable_grad()
@@ -282,20 +280,17 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     def _recorded(self, values: dict[str, float], names: Sequence[str], X: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return logarithms of named hyper-parameters that record, and the kernel as a function of them."""
-        logs = {name: torch.tensor(math.log(values[name]), dtype=torch.float64) for name in names}
-        for log in logs.values():
-            log.requires_grad_()
+        start = {name: torch.tensor(math.log(values[name]), dtype=torch.float64) for name in names}
+        logs = {name: log.requires_grad_() for name, log in start.items()}
         if not set(VARIANCES) & set(logs):
             return logs, self._kernel_of(values)(X)
         at: dict[str, Any] = values | {name: log.exp() for name, log in logs.items()}
-        deq = deq_of(self.activation, {name: at.get(name) for name in VARIANCES})
-        return logs, kernels_of(deq, X, kernels=(self.kernel,), check=False)[self.kernel]
+        return logs, kernels_of(deq_of(self.activation, at), X, kernels=(self.kernel,), check=False)[self.kernel]
 
     def _kernel_of(self, values: dict[str, float]) -> NetworkKernel:
         if self.network is not None:
             return NetworkKernel(self._source, self.kernel)
-        deq = deq_of(self.activation, {name: values.get(name) for name in VARIANCES})
-        return NetworkKernel(deq, self.kernel, check=False)
+        return NetworkKernel(deq_of(self.activation, values), self.kernel, check=False)
 
     @checked
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:

@@ -29,7 +29,7 @@ from ..solve import NetworkKernel
 from ..solve.iterative import Solver
 from ._limits import LIMITS
 from .features import Wanted, learn_features, seen
-from .machine import FittedMachine, Problem, fit_machine
+from .machine import Problem, fit_machine
 from .selection import ACTIVATIONS, Choice, Search, loss_of
 from .specification import (
     FLOATS,
@@ -96,15 +96,17 @@ class KernelMachine(WithClient, BaseEstimator):
         self._problem, self.best_ = seen(self._problem, self._features), self.best_ | record
         self._flat, self._shape = flat, T.shape
         smaller, last = self._smaller(), min(few, len(kept))
-        tail = (
-            loss_of(self._problem.at(slice(-last, None)), None if labels is None else labels[-last:])
-            if smaller
-            else None
-        )
+        tail = loss_of(self._problem.at(slice(-last, None)), None if labels is None else labels[-last:])
         wanted = last if smaller or is_classifier(self) else 0  # a classifier is calibrated by them
         options = (self.solver, self.client, self.progress, wanted, smaller, tail)
-        self._set_machine(fit_machine(kernel, self._problem, self.best_["ridge"], *options))
+        self._machine = machine = fit_machine(kernel, self._problem, self.best_["ridge"], *options)
+        self.record_, self.ridge_, self.absolute_ridge_ = machine.record, machine.ridge, machine.absolute_ridge
         self.best_["ridge"] = self.ridge_
+        self._calibrate()
+        self._unweighted = self._outputs(X[weights == 0]) if not weights.all() else np.empty((0, T.shape[1]))
+
+    def _calibrate(self) -> None:
+        """Find what else a fit needs; a regressor needs nothing."""
 
     def _smaller(self) -> tuple[float, ...]:
         """Return ridges that are tried on all rows, where that of a small sample of them was chosen."""
@@ -117,17 +119,12 @@ class KernelMachine(WithClient, BaseEstimator):
         check_is_fitted(self)
         return None if self._features is None else np.asarray(self._features.matrix.cpu())
 
-    def _set_machine(self, machine: FittedMachine) -> None:
-        self._machine, self.record_ = machine, machine.record
-        self.ridge_, self.absolute_ridge_ = machine.ridge, machine.absolute_ridge
-
     def _choose(self, rows: Tensor, targets: Tensor, weights: Tensor, codes: Tensor | None) -> Choice:
         """Choose what is "loo", and the scale with it, on a sample of the rows; keep the rest as given."""
         open_activation = self.network is None and isinstance(self.activation, str) and self.activation == "loo"
         networks = [network_of(self, phi) for phi in (ACTIVATIONS if open_activation else (None,))]
         ridge = None if self.ridge == "loo" else float(self.ridge)
-        names = () if self.network is not None else ("sigma_b2", "sigma_c2")
-        free = [name for name in names if getattr(self, name) == "loo"]
+        free = [name for name in ("sigma_b2", "sigma_c2") if self.network is None and getattr(self, name) == "loo"]
         scales = scales_of(self.scale, networks[0])
         if ridge is not None and not free and not open_activation:
             self.best_ = {"ridge": ridge}
@@ -265,7 +262,6 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         X, y = validated(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, accept_sparse="csr")
         weights = weights_of(sample_weight, X)
         self._fit(X, y.reshape(len(X), -1), weights, flat=y.ndim == 1)
-        self._unweighted = self._outputs(X[weights == 0]) if not weights.all() else np.empty((0, self._shape[1]))
         return self
 
     def predict(self, X: Any) -> Array:
@@ -332,8 +328,6 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
             self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
             T = self._targets(codes)
         self._fit(X, T, weights, flat=T.shape[1] == 1, codes=codes)
-        self._calibrate()
-        self._unweighted = self._outputs(X[weights == 0]) if not weights.all() else np.empty((0, self._shape[1]))
         return self
 
     def _targets(self, codes: NDArray[Any]) -> Array:

@@ -1,8 +1,7 @@
 """Scale of the rows, activation, variances and ridge of a machine, chosen together by exact leave-one-out errors.
 
-Many kernels are compared on few rows; the ridge of the best comes from more rows. One eigendecomposition for each
-kernel serves all ridges. Variances come from a small grid, which is refined by golden-section steps around its best
-point.
+Many kernels are compared on few rows and the best of them on more rows. One eigendecomposition for each kernel serves
+all ridges. Variances come from a small grid, which is refined by golden-section steps around its best point.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..networks import Dense, Kernel
-from ..solve import NetworkKernel, solve_dense
+from ..solve import NetworkKernel
 from ..solve.dense import leave_one_out_path
 from ..solve.network import Source
 from ._limits import LIMITS
@@ -67,16 +66,15 @@ class Search:
         """Return the best choice and a record of it; the ridge is that for ``total`` rows."""
         many = len(next(iter(self.problems.values())).X)
         few = min(many, LIMITS.survey_rows)
-        if len(starts) > 1 or self.free:
-            self._survey(starts, few)
-        ranked = self._ranked(few)
-        choice = ranked[0]["choice"] if ranked else starts[0]
-        error = self._error(choice, many)
-        ridges = {rows: found["ridge"] for (one, rows), found in self.tried.items() if one == choice}
-        record = choice.named | {"ridge": self.ridge or extrapolated(ridges, total), "error": error}
-        runners = [one["choice"].named | {name: one[name] for name in ("ridge", "error")} for one in ranked[1:4]]
-        kernels = len({one for one, _ in self.tried})
-        return choice, record | {"rows": many, "kernels": kernels, "runners_up": runners}
+        self._survey(starts, few)
+        for found in self._ranked(few)[: LIMITS.finalists]:
+            self._error(found["choice"], many)
+        best, *others = self._ranked(many)
+        ridges = {rows: found["ridge"] for (choice, rows), found in self.tried.items() if choice == best["choice"]}
+        record = best["choice"].named | {"ridge": self.ridge or extrapolated(ridges, total), "error": best["error"]}
+        runners = [one["choice"].named | {name: one[name] for name in ("ridge", "error")} for one in others[:3]]
+        kernels = len({choice for choice, _ in self.tried})
+        return best["choice"], record | {"rows": many, "kernels": kernels, "runners_up": runners}
 
     def _survey(self, starts: Sequence[Choice], rows: int) -> None:
         """Compare scales and activations, then try a grid of variances for the best and refine it."""
@@ -169,16 +167,14 @@ def best_ridge(kernel: NetworkKernel, problem: Problem, ridge: float | None, los
     """
     K, right = kernel(problem.X), problem.right
     mean = mean_diagonal(problem.weights * K.diagonal(), problem.weights)
-    if ridge is not None:
-        left_out = solve_dense(K, right, [ridge * mean], weights=problem.weights, loo=True).leave_one_out
-        assert left_out is not None
-        return ridge, float(loss(problem.left_out(left_out[0])).sum())
     path = leave_one_out_path(K, right, problem.weights)
 
     @functools.cache
     def error(i: int) -> float:
-        return float(loss(problem.left_out(path(GRID[i] * mean))).sum())
+        return float(loss(problem.left_out(path((ridge or GRID[i]) * mean))).sum())
 
+    if ridge is not None:
+        return ridge, error(0)
     at = min(range(0, len(GRID), 4), key=error)  # one to a decade first
     least = min(map(error, range(max(at - 3, 0), min(at + 4, len(GRID)))))
     best = max((i for i in range(0, len(GRID), 4) if error(i) <= 1.001 * least), default=at)

@@ -25,13 +25,13 @@ from .._arrays import as_device, as_numbers
 from ..errors import InvalidInputError
 from ..matching import Twin
 from ..networks import DEQ, Specification
+from ..networks.base import VARIANCES
 from ..solve.network import Source
 from ..solve.operators import available_bytes
 from .standardise import Scale, refuse_dates
 
 Array = NDArray[np.float64]
 FLOATS = [np.float64, np.float32]
-VARIANCES = ("sigma_a2", "sigma_b2", "sigma_c2")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -79,11 +79,6 @@ def scales_of(scale: Scale, network: Source | nn.Module) -> tuple[Scale, ...]:
     if scale != "auto":
         return (scale,)
     return network.scales if isinstance(network, Specification) else (None,)
-
-
-def free_inputs(network: Source | nn.Module) -> bool:
-    """Return whether a network knows its inputs by their inner products alone, so that they may be mixed at will."""
-    return len(scales_of("auto", network)) > 1
 
 
 def sample_of(n: int, least: int, most: int) -> Tensor:

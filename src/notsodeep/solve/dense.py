@@ -177,9 +177,8 @@ def solve_dense(
     >>> solve_dense(torch.eye(2), torch.ones(2, 1), [1.0]).coefficients[0].tolist()
     [[0.5], [0.5]]
     """
+    check_problem(K, targets, ridges)
     parts = [solve_one(K, targets, ridge, weights, len(K) if loo else 0, overwrite=False) for ridge in ridges]
-    if not parts:
-        check_problem(K, targets, ridges)
     left_out = torch.cat([part.leave_one_out for part in parts if part.leave_one_out is not None]) if loo else None
     coefficients, residuals = (
         torch.cat([getattr(part, name) for part in parts]) for name in ("coefficients", "residuals")
