@@ -199,16 +199,17 @@ class Proven:
         unit, count = info.eps / 2.0, layer.features(model.recurrent)
         terms = [layer.terms(weights) + 8 for weights in (model.recurrent, model.input)]
         lost, lost_drive = (gamma(number, unit) for number in terms)
-        under = torch.tensor([0.0, 0.0, 0.0, sum(terms) * math.sqrt(count) * info.tiny])  # products may underflow
+        under = sum(terms) * math.sqrt(count) * info.tiny  # products may underflow
         # factors of |u|, of |B| |x|, of |drive| and of one: ``error`` bounds that of a step, ``size`` pre-activations
         gain = layer.gain * layer.spread(model.recurrent)
         size = torch.tensor([gain, lost_drive, 1.0 + 8.0 * unit, 0.0], dtype=torch.float64)
-        error = torch.tensor([lost * gain, lost_drive, 8.0 * unit, 0.0], dtype=torch.float64) + under
+        error = torch.tensor([lost * gain, lost_drive, 8.0 * unit, under], dtype=torch.float64)
         for phi, factor, spread in model._layers_of_cell():
             size = phi.lipschitz * size
             size[3] += _size_inside(phi, model.recurrent.device) * math.sqrt(count)
-            error = phi.lipschitz * error + _FUNCTION * unit * size + under
+            error = phi.lipschitz * error + _FUNCTION * unit * size
             size, error = spread * size, factor * error + lost * spread * size
+            error[3] += under
         self.error = error.tolist()
         weights = model.input.detach().double().transpose(0, 1).flatten(1).norm(dim=1).max()
         self.columns, self.spread = (model._drive_factor() * float(w) for w in (weights, layer.spread(model.input)))
@@ -252,7 +253,7 @@ def _size_inside(phi: Activation, device: torch.device) -> float:
     with torch.no_grad():
         exact = phi(x.double())
         off = 2.0 * (phi(x).double() - exact).abs() / (_FUNCTION * torch.finfo(x.dtype).eps / 2.0)
-    return max(float((off - phi.lipschitz * x.double().abs()).nan_to_num(0.0).max()), float(exact[-1].abs()))
+    return max(float((off - phi.lipschitz * x.double().abs()).nan_to_num(0.0, 0.0).max()), float(exact[-1].abs()))
 
 
 def gamma(count: int, unit: float) -> float:
