@@ -97,10 +97,8 @@ class DEQ(Model):
 
     def _shapes(self) -> tuple[Product, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Return the map of a layer, and the shapes of the weights of the input, of the layer and of the readout."""
-        m, layer = (
-            self.width,
-            Product(self._sigmas[0] / (math.sqrt(self.width) if self.parametrisation == "ntk" else 1)),
-        )
+        m = self.width
+        layer = Product(self._sigmas[0] / (math.sqrt(m) if self.parametrisation == "ntk" else 1.0))
         seen = self.in_features + (self._sigmas[2] > 0.0) if self.spec.readout == "pre-activation" else 0
         return layer, (m, self.in_features), (m, m), (self.out_features, m + seen)
 
@@ -147,7 +145,7 @@ class DEQ(Model):
         with torch.no_grad():
             drive = self._project(x)
             rows = drive.reshape(-1, drive.shape[-1])
-            found = find_equilibrium(self._step, rows, self.solver)
+            found = find_equilibrium(self._step, [rows], self.solver)
         return replace(found, value=found.value / math.sqrt(self.width))
 
     def _project(self, x: Tensor) -> Tensor:
