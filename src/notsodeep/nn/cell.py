@@ -5,7 +5,7 @@ Cells of one layer have a quicker way with derivatives of every order (``implici
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,21 +19,24 @@ Step = Callable[[Tensor | None, Tensor], Tensor]
 """(state, drive) -> the next state, row by row; None stands for zero."""
 
 
-def find_equilibrium(step: Step, drive: Tensor, options: SolverOptions) -> Equilibrium:
-    """Solve u = step(u, drive) for every row of ``drive``, without derivatives."""
+def find_equilibrium(
+    step: Callable[..., Tensor], inputs: Sequence[Tensor], options: SolverOptions, start: Tensor | None = None
+) -> Equilibrium:
+    """Solve u = step(u, *inputs) for every row of the inputs, without derivatives."""
 
     def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
-        inputs = drive[rows]
-        return lambda u: step(u, inputs)
+        own = [part[rows] for part in inputs]
+        return lambda u: step(u, *own)
 
-    with torch.no_grad(), torch.autocast(drive.device.type, enabled=False):
-        return solve_equilibrium(map_of(slice(None)), step(None, drive), options, restrict=map_of)
+    with torch.no_grad(), torch.autocast(inputs[0].device.type, enabled=False):
+        start = step(None, *inputs) if start is None else start
+        return solve_equilibrium(map_of(slice(None)), start, options, restrict=map_of)
 
 
 @uncompiled
 def cell_equilibrium(step: Step, drive: Tensor, options: SolverOptions) -> Tensor:
     """Return the solution u of u = step(u, drive), with its first derivatives; warn where there is none."""
-    found = find_equilibrium(step, drive.detach(), options)
+    found = find_equilibrium(step, [drive.detach()], options)
     found.require(options)
     if not torch.is_grad_enabled():
         return found.value

@@ -128,7 +128,7 @@ def load(path: str | Path, device: torch.device | str | None = None) -> DEQ | EN
     tensors, document = read_file(path, "model", _SCHEMA)
     try:
         _check_sizes(document, tensors)
-        model = _build(document, tensors["readout"].dtype, device)
+        model = _build(document, dtype=tensors["readout"].dtype, device=device)
         model.load_state_dict(tensors)
     except (KeyError, TypeError, RuntimeError, NotSoDeepError) as error:
         raise CheckpointError(f"{path} does not describe a network: {error}") from error
@@ -169,19 +169,16 @@ def check_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, 
             raise CheckpointError(f"{name} must hold real numbers of shape {tuple(shape)}, there is {seen}")
 
 
-def _build(config: Mapping[str, Any], dtype: torch.dtype, device: Any) -> DEQ | ENN:
+def _build(config: Mapping[str, Any], **factory: Any) -> DEQ | ENN:
     """Return a network of the architecture that :meth:`Model.config` describes, with fresh weights."""
-    spec: Any = network_from_dict(config["spec"])
-    sizes = config["in_features"], config["width"], config["out_features"]
-    shared: dict[str, Any] = {"kernel": config["kernel"], "bias": config["bias"], "dtype": dtype, "device": device}
-    if config["model"] != "ConvDEQ":
-        shared["parametrisation"] = config["parametrisation"]
-    if config["model"] == "ENN":
-        explicit = ENN(spec, *sizes, **shared)
-        explicit.learning_rates = explicit.spec.rates(config["learning_rates"])
-        return explicit
-    shared["solver"] = SolverOptions(**config["solver"])
-    model = DEQ(spec, *sizes, **shared) if config["model"] == "DEQ" else ConvDEQ(spec, *sizes[1:], **shared)
+    kind: Any = {"DEQ": DEQ, "ConvDEQ": ConvDEQ, "ENN": ENN}[config["model"]]
+    names = ["width", "out_features", "kernel", "bias"]
+    names += [] if kind is ConvDEQ else ["in_features", "parametrisation"]
+    model = kind(network_from_dict(config["spec"]), **{name: config[name] for name in names}, **factory)
+    if kind is ENN:
+        model.learning_rates = model.spec.rates(config["learning_rates"])
+        return model
+    model.solver = SolverOptions(**config["solver"])
     return model.limit_contraction(config["contraction_limit"])
 
 

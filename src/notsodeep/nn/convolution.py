@@ -7,9 +7,9 @@ from typing import Any, Unpack
 
 from torch import Tensor, nn
 
-from .._arguments import ambient, positive_int
+from .._arguments import ambient
 from .._equilibrium import SolverOptions
-from .._maps import Convolution
+from .._maps import Convolution, Product
 from .._words import Kernel
 from ..networks import DEQ as Dense
 from ..networks import ConvDEQ as Specification
@@ -58,14 +58,13 @@ class ConvDEQ(DEQ):
     ) -> None:
         super(DEQ, self).__init__()
         self.spec, self.parametrisation = spec, "ntk"
-        self.in_features, self.width = math.prod(spec.image), positive_int("width", width)
-        self.out_features = positive_int("out_features", out_features)
-        self._sigmas = [math.sqrt(variance) for variance in spec.dense.variances]
-        self._layer = Convolution(self._sigmas[0] / (spec.filter * math.sqrt(width)), spec.grid)
-        size = (spec.filter, spec.filter)
-        seen = width * spec.averages.count
-        shapes = (width, spec.image[0], *size), (width, width, *size), (out_features, seen)
-        self._build(Gaussian(seed, "ntk", **factory), shapes, bias, solver, kernel)
+        self._build(Gaussian(seed, "ntk", **factory), (math.prod(spec.image), width, out_features), bias, solver)
+        self.set_kernel(kernel)
+
+    def _shapes(self) -> tuple[Product, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        m, size, spec = self.width, (self.spec.filter, self.spec.filter), self.spec
+        layer = Convolution(self._sigmas[0] / (spec.filter * math.sqrt(m)), spec.grid)
+        return layer, (m, spec.image[0], *size), (m, m, *size), (self.out_features, m * spec.averages.count)
 
     @property
     def _dense(self) -> Dense:

@@ -136,7 +136,7 @@ class Search:
                 reached[rows] = torch.where(still_open, radius, reached[rows])  # a row that is done stays
                 outputs = torch.addmm(constant[rows], image, problem.effect.mT).double()
                 ratio = self._ratio(outputs, radius, read_error, tol).clamp_max_(1e300)
-                return ratio.masked_fill_((ahead <= 0.0) & (ratio > _ALMOST), math.inf)
+                return ratio.masked_fill_(~(ahead > 0.0) & (ratio > _ALMOST), math.inf)
 
             # a look takes as long as a step of a narrow network, and stalls an accelerator
             seldom = start.is_cuda or start.shape[1] < LIMITS.narrow
@@ -194,31 +194,33 @@ class Proven:
     """
 
     def __init__(self, model: Any, lipschitz: float) -> None:
-        self.model, self.lipschitz, self.scale = model, lipschitz, math.sqrt(model.width)
+        self.model, self.step, self.lipschitz, self.scale = model, model._step, lipschitz, math.sqrt(model.width)
         layer, info = model._layer, torch.finfo(model.recurrent.dtype)
         unit, count = info.eps / 2.0, layer.features(model.recurrent)
         terms = [layer.terms(weights) + 8 for weights in (model.recurrent, model.input)]
         lost, lost_drive = (gamma(number, unit) for number in terms)
-        under = torch.tensor([0.0, 0.0, 0.0, sum(terms) * math.sqrt(count) * info.tiny])  # products may underflow
+        under = sum(terms) * math.sqrt(count) * info.tiny  # products may underflow
         # factors of |u|, of |B| |x|, of |drive| and of one: ``error`` bounds that of a step, ``size`` pre-activations
         gain = layer.gain * layer.spread(model.recurrent)
         size = torch.tensor([gain, lost_drive, 1.0 + 8.0 * unit, 0.0], dtype=torch.float64)
-        error = torch.tensor([lost * gain, lost_drive, 8.0 * unit, 0.0], dtype=torch.float64) + under
+        error = torch.tensor([lost * gain, lost_drive, 8.0 * unit, under], dtype=torch.float64)
         for phi, factor, spread in model._layers_of_cell():
             size = phi.lipschitz * size
             size[3] += _size_inside(phi, model.recurrent.device) * math.sqrt(count)
-            error = phi.lipschitz * error + _FUNCTION * unit * size + under
+            error = phi.lipschitz * error + _FUNCTION * unit * size
             size, error = spread * size, factor * error + lost * spread * size
+            error[3] += under
         self.error = error.tolist()
-        weights = model.input.detach().double().transpose(0, 1).flatten(1).norm(dim=1).max()
-        self.columns, self.spread = (model._drive_factor() * float(w) for w in (weights, layer.spread(model.input)))
+        columns = model.input.detach().double().transpose(0, 1).flatten(1).norm(dim=1)
+        self.columns = model._drive_factor() * float(columns.max())
         read = gamma(model.readout.shape[1] + count // model.width + 64, unit)
-        weights = read * float(model.readout.detach().double().norm(dim=1).max()) * model._factor(model.readout)
+        readout = read * model._factor(model.readout) * model.readout.detach().double()
+        row, entry = float(readout.norm(dim=1).max()), float(readout.abs().max())
         self.sees_inputs = model._dense.readout == "pre-activation"
         sigmas = model._sigmas if self.sees_inputs else (1.0, 0.0, 0.0)
         constant = 0.0 if model.bias is None else read * float(model.bias.detach().abs().max())
         constant += (model.readout.shape[1] + count) * info.tiny
-        self.reads = weights * max(1.0, sigmas[0]) / self.scale, weights * sigmas[1], weights * sigmas[2] + constant
+        self.reads = row * max(1.0, sigmas[0]) / self.scale, entry * sigmas[1], entry * sigmas[2] + constant
         self.effect = _effect(self.outputs, model.readout, count, model.in_features)
 
     def start(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -228,20 +230,16 @@ class Proven:
         seen = x if self.sees_inputs else x[:, :0]
         return self.model._step(None, drive), drive, seen
 
-    def step(self, u: Tensor, drive: Tensor) -> Tensor:
-        return self.model._step(u, drive)
-
     def outputs(self, u: Tensor, seen: Tensor) -> Tensor:
         return self.model.read(self.model._read(u / self.scale, seen))
 
     def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
         """Return bounds of the rounding errors of a step and of an output."""
         x = x.to(torch.promote_types(x.dtype, drive.dtype))
-        inputs = upper_norms(x)
-        entries = norm_slack(x)[0] * torch.linalg.vector_norm(x, 1, dim=1).double()
-        through = torch.minimum(self.spread * inputs, self.columns * entries)  # both bound |B| |x|
+        inputs = norm_slack(x)[0] * torch.linalg.vector_norm(x, 1, dim=1).double()
+        inputs += x.shape[1] * torch.finfo(x.dtype).tiny
         of_state, of_input, of_drive, constant = self.error
-        step = Rounding(of_state, of_input * through + of_drive * upper_norms(drive) + constant)
+        step = Rounding(of_state, of_input * self.columns * inputs + of_drive * upper_norms(drive) + constant)
         return step, Rounding(self.reads[0], self.reads[1] * inputs + self.reads[2])
 
 
@@ -252,7 +250,7 @@ def _size_inside(phi: Activation, device: torch.device) -> float:
     with torch.no_grad():
         exact = phi(x.double())
         off = 2.0 * (phi(x).double() - exact).abs() / (_FUNCTION * torch.finfo(x.dtype).eps / 2.0)
-    return max(float((off - phi.lipschitz * x.double().abs()).nan_to_num(0.0).max()), float(exact[-1].abs()))
+    return max(float((off - phi.lipschitz * x.double().abs()).nan_to_num(0.0, 0.0).max()), float(exact[-1].abs()))
 
 
 def gamma(count: int, unit: float) -> float:

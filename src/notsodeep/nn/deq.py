@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Self, Unpack
 
@@ -77,26 +76,16 @@ class DEQ(Model):
         **factory: Unpack[Factory],
     ) -> None:
         super().__init__()
-        self.spec = spec
-        self.in_features = positive_int("in_features", in_features)
-        self.width = positive_int("width", width)
-        self.out_features = positive_int("out_features", out_features)
-        self.parametrisation: Parametrisation = parametrisation
-        self._sigmas = [math.sqrt(variance) for variance in spec.variances]
-        self._layer: Product = Product(self._sigmas[0] / (math.sqrt(width) if parametrisation == "ntk" else 1.0))
-        seen = in_features + (self._sigmas[2] > 0.0) if spec.readout == "pre-activation" else 0
-        shapes = (width, in_features), (width, width), (out_features, width + seen)
-        self._build(Gaussian(seed, parametrisation, **factory), shapes, bias, solver, kernel)
+        self.spec, self.parametrisation = spec, parametrisation
+        self._build(Gaussian(seed, parametrisation, **factory), (in_features, width, out_features), bias, solver)
+        self.set_kernel(kernel)
 
-    def _build(
-        self,
-        gaussian: Gaussian,
-        shapes: Sequence[tuple[int, ...]],
-        bias: bool,
-        solver: SolverOptions | None,
-        kernel: Kernel,
-    ) -> None:
-        """Draw the weights of the input, of the layer and of the readout, of these shapes, and keep the options."""
+    def _build(self, gaussian: Gaussian, sizes: tuple[int, ...], bias: bool, solver: SolverOptions | None) -> None:
+        """Draw the weights for numbers of inputs, units and outputs, and keep the options."""
+        names = ("in_features", "width", "out_features")
+        self.in_features, self.width, self.out_features = map(positive_int, names, sizes)
+        self._sigmas = [math.sqrt(variance) for variance in self._dense.variances]
+        self._layer, *shapes = self._shapes()
         self.input, self.recurrent, self.readout = (gaussian.parameter(*shape) for shape in shapes)
         self.bias = gaussian.bias(self.out_features, bias)
         self.offset = gaussian.parameter(self.width) if self._sigmas[2] > 0.0 else None  # c, drawn last
@@ -105,7 +94,13 @@ class DEQ(Model):
         self.solver = solver or SolverOptions()
         self.contraction_limit: float | None = None
         self._vector: Tensor | None = None
-        self.set_kernel(kernel)
+
+    def _shapes(self) -> tuple[Product, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return the map of a layer, and the shapes of the weights of the input, of the layer and of the readout."""
+        m = self.width
+        layer = Product(self._sigmas[0] / (math.sqrt(m) if self.parametrisation == "ntk" else 1.0))
+        seen = self.in_features + (self._sigmas[2] > 0.0) if self.spec.readout == "pre-activation" else 0
+        return layer, (m, self.in_features), (m, m), (self.out_features, m + seen)
 
     @property
     def _dense(self) -> Specification:
@@ -150,7 +145,7 @@ class DEQ(Model):
         with torch.no_grad():
             drive = self._project(x)
             rows = drive.reshape(-1, drive.shape[-1])
-            found = find_equilibrium(self._step, rows, self.solver)
+            found = find_equilibrium(self._step, [rows], self.solver)
         return replace(found, value=found.value / math.sqrt(self.width))
 
     def _project(self, x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -102,42 +103,25 @@ def _finished(found: Tensor, outputs: Outputs, count: int) -> Tensor:
 
 def _contraction(tangents: Tangents, x: Tensor, y: Tensor | None, full: bool, progress: bool | None) -> Tensor:
     """Sum the inner products of gradients over parameters, (n, m) or (n, k, m, k), for pairs of blocks."""
-    other, k = x if y is None else y, tangents.outputs
-    found = x.new_zeros((len(x), k, len(other), k) if full else (len(x), len(other)))
-    most = max(len(x), len(other))
-    left, right = ([u for u in tangents.units(most, full) if u[0].start < len(part)] for part in (x, other))
-    half = range(len(left)) if y is None else [0] * len(left)  # with itself: no pair twice
-    pairs = [(a, b) for a, i in zip(left, half, strict=True) for b in right[i:] if full or a[1] == b[1]]
-    kept, last = _Kept(tangents), None
-    for a, b in track(pairs, len(pairs), "empirical kernel", progress):
-        if last != a:
-            mine, last = kept.at(x, a, full), a
-        same = y is None and a == b
-        theirs = mine if same else kept.at(other, b, full)
+    other, count = x if y is None else y, tangents.outputs
+    found = x.new_zeros((len(x), count, len(other), count) if full else (len(x), len(other)))
+    units = tangents.units(max(len(x), len(other)), full)
+    left, right = ([i for i, unit in enumerate(units) if unit[0].start < len(part)] for part in (x, other))
+    pairs = [(i, j) for i in left for j in right if (full or units[i][1] == units[j][1]) and (y is not None or i <= j)]
+
+    @functools.lru_cache(2)  # there is room for two blocks
+    def gradients(second: bool, i: int) -> dict[str, Gradients]:
+        return tangents.gradients((other if second else x)[units[i][0]], units[i][1])
+
+    for i, j in track(pairs, len(pairs), "empirical kernel", progress):
+        a, b, same = units[i], units[j], y is None and i == j
+        mine, theirs = gradients(False, i), gradients(y is not None, j)
         part = sum((grads.inner(theirs[name], full) for name, grads in mine.items()), x.new_zeros(()))
         flipped = part.permute(2, 3, 0, 1) if full else part.mT
         _place(found, a, b, full).add_(0.5 * (part + flipped) if same else part)
         if y is None and not same:
             _place(found, b, a, full).add_(flipped)
     return found
-
-
-class _Kept:
-    """The gradients of two blocks, for which there is room; those of other outputs go unless pairs are wanted."""
-
-    def __init__(self, tangents: Tangents) -> None:
-        self.tangents, self.blocks, self.outputs = tangents, {}, [0]  # type: ignore[var-annotated]
-
-    def at(self, rows: Tensor, unit: Any, full: bool) -> dict[str, Gradients]:
-        if not full and unit[1] != self.outputs:
-            self.blocks, self.outputs = {}, unit[1]
-        key = id(rows), unit[0].start, unit[1][0]
-        if key not in self.blocks:
-            found = self.tangents.gradients(rows[unit[0]], unit[1])
-            if len(self.blocks) == 2:
-                return found
-            self.blocks[key] = found
-        return self.blocks[key]
 
 
 def _place(found: Tensor, a: Any, b: Any, full: bool) -> Tensor:

@@ -7,7 +7,6 @@ That is closed under differentiation, so derivatives of every order exist; each 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch.autograd import Function
 from torch.overrides import handle_torch_function, has_torch_function
 
 from .._arguments import uncompiled
-from .._equilibrium import SolverOptions, solve_equilibrium
+from .._equilibrium import SolverOptions
 from .._maps import Product
 from ..activations import Activation
 from .cell import find_equilibrium
@@ -41,7 +40,7 @@ class _NonlinearEquilibrium(Function):
         def step(u: Tensor | None, inputs: Tensor) -> Tensor:
             return phi(inputs if u is None else layer.affine(inputs, u, recurrent))
 
-        found = find_equilibrium(step, drive, options)
+        found = find_equilibrium(step, [drive], options)
         found.require(options)
         return found.value
 
@@ -81,12 +80,10 @@ class _LinearEquilibrium(Function):
 
     @staticmethod
     def forward(matrix: Tensor, slope: Tensor, source: Tensor, layer: Product, options: SolverOptions) -> Tensor:
-        def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
-            slopes, sources = slope[rows], source[rows]
-            return lambda h: torch.addcmul(sources, slopes, layer.back(matrix, h), value=layer.gain)
+        def step(h: Tensor, slopes: Tensor, sources: Tensor) -> Tensor:
+            return torch.addcmul(sources, slopes, layer.back(matrix, h), value=layer.gain)
 
-        with torch.no_grad(), torch.autocast(source.device.type, enabled=False):
-            found = solve_equilibrium(map_of(slice(None)), source, options, restrict=map_of)
+        found = find_equilibrium(step, [slope, source], options, start=source)
         found.require(options, "the equilibrium of the derivative")
         return found.value
 

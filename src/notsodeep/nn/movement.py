@@ -114,10 +114,7 @@ def lazy(
     Returns
     -------
     LazyReport
-        ``weights``: the relative movement of every parameter; ``kernel``: that of the empirical NTK, in the spectral
-        norm; ``alignment``: the cosine of the centred kernels; ``labels``: their cosines with the kernel of the labels,
-        before and after; ``infinite``: for networks of ``nsd.nn``, the relative distances from the exact kernel of the
-        specification, before and after; ``verdict``: one sentence.
+        Its attributes are the movements of the weights and of the kernel; ``verdict`` is one sentence.
 
     Examples
     --------

@@ -211,13 +211,20 @@ def _largest(parts: list[Tensor], keys: list[Tensor], most: int) -> tuple[Tensor
 
 
 def check_fresh(rows: Tensor, fresh: Tensor) -> None:
-    """Refuse calibration rows that are rows of X, unless rows of X repeat each other as often."""
+    """Refuse calibration rows that are rows of X, or that repeat each other, unless rows of X do so as often."""
     parts = (part.detach().cpu().flatten(1).contiguous().view(torch.uint8).numpy() for part in (rows, fresh))
     keys, other = ([hash(row.tobytes()) for row in part] for part in parts)
     known = set(keys)
     shared = sum(key in known for key in other)
-    repeated = (len(keys) - len(known)) / len(keys)
-    if shared > (2.0 * repeated + 0.01) * len(other):  # one in a hundred may be chance
+    repeated = 1.0 - len(known) / len(keys)
+    some = np.random.default_rng(0).permutation(len(other))[: len(keys)]  # more rows repeat each other more often
+    again = 1.0 - len({other[i] for i in some}) / len(some)
+    if again > 2.0 * repeated + 0.01:  # one in a hundred may be chance
+        raise InvalidInputError(
+            f"calibration rows repeat each other ({again:.0%} of {len(some):,} of them), which the test takes for "
+            "independent evidence; give each row once"
+        )
+    if shared > (2.0 * repeated + 0.01) * len(other):
         raise InvalidInputError(
             f"{shared:,} of the {len(other):,} calibration rows are rows of X, on which the student is trained: there "
             "it agrees more often than on inputs to come, and the promise would be void. Give other rows, or leave "
