@@ -3,14 +3,15 @@
     NOTSODEEP_DATA=... python -m benchmarks.convolution --device cuda --pool 1 3 5
     python -m benchmarks.convolution            # small, on the CPU
 
-Each row is one box of average pooling and one sigma_a2: the time of a matrix of training images and of one against half
-as many test images, for the CK alone and for CK and NTK together, after one run that compiles; and in single precision
-the largest error of both on a part of the rows, over the mean of the diagonal.
+Each row is one box of average pooling, one stride and one sigma_a2: the time of a matrix of training images and of one
+against half as many test images, for the CK alone and for CK and NTK together, after one run that compiles; and in
+single precision the largest error of both on a part of the rows, over the mean of the diagonal.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -47,10 +48,15 @@ def errors(deq: nsd.ConvDEQ, X: Tensor, part: int) -> dict[str, float]:
     return {k: float((found[k].double() - v).abs().max() / v.diagonal().mean()) for k, v in exact.items()}
 
 
-def measure(X: Tensor, Y: Tensor, pool: int, sigma_a2: float, part: int) -> dict[str, Any]:
+def measure(X: Tensor, Y: Tensor, pool: int, stride: int, sigma_a2: float, part: int) -> dict[str, Any]:
     """One row of the table."""
-    deq = nsd.ConvDEQ("relu", sigma_a2, 0.8, image=(1, 28, 28), pool=pool)
-    row: dict[str, Any] = {"pool": pool, "sigma_a2": sigma_a2, "pairs": len(X) ** 2 // 2 + len(X) * len(Y)}
+    deq = nsd.ConvDEQ("relu", sigma_a2, 0.8, image=(1, 28, 28), pool=pool, stride=stride)
+    row: dict[str, Any] = {
+        "pool": pool,
+        "stride": stride,
+        "sigma_a2": sigma_a2,
+        "pairs": len(X) ** 2 // 2 + len(X) * len(Y),
+    }
     for name, kernels in (("ck", ("ck",)), ("ck_ntk", ("ck", "ntk"))):
         options: Any = {"kernels": kernels, "check": False, "progress": False}
 
@@ -74,6 +80,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="images of the square matrix; default 2048 on a GPU, 100 on the CPU")
     parser.add_argument("--dtype", default=None, choices=("float32", "float64"))
     parser.add_argument("--pool", type=int, nargs="+", default=[1])
+    parser.add_argument("--stride", type=int, nargs="+", default=[1])
     parser.add_argument("--sigmas", type=float, nargs="+", default=[0.2, 1.0, 1.6])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -82,10 +89,9 @@ def main() -> None:
     dtype = getattr(torch, options.dtype or ("float32" if cuda else "float64"))
     both = torch.from_numpy(images(n + n // 2)).to(options.device, dtype)
     rows = []
-    for pool in options.pool:
-        for sigma_a2 in options.sigmas:
-            rows.append(measure(both[:n], both[n:], pool, sigma_a2, 128 if cuda else 20))
-            print(rows[-1], flush=True)
+    for setting in itertools.product(options.pool, options.stride, options.sigmas):
+        rows.append(measure(both[:n], both[n:], *setting, 128 if cuda else 20))
+        print(rows[-1], flush=True)
     show("convolutional kernels", rows)
     if options.json:
         device = torch.cuda.get_device_name() if cuda else f"{torch.get_num_threads()} threads"

@@ -137,6 +137,20 @@ def test_functions_that_outgrow_the_normal_density_are_refused():
             nsd.ck(E([grows]), [[v]])
 
 
+@pytest.mark.parametrize("deviations", [3.0, 8.0, 9.5, 11.0, 12.5, 20.0, 100.0])
+def test_functions_that_begin_far_out_are_allowed(deviations):
+    """Soft thresholds of faint rows and of the dark parts of images."""
+    shrink, v = F(torch.nn.Softshrink(), kinks=(-0.5, 0.5)), 0.5 / deviations
+    with mp.workdps(40):
+        c = mp.mpf(deviations)
+        square = 2 * mp.mpf(v) ** 2 * ((1 + c**2) * mp.erfc(c / mp.sqrt(2)) / 2 - c * mp.npdf(c))
+    # quadrature ends at 13 deviations: a kernel of 1e-30 has digits of its own no more
+    assert nsd.ck(E([shrink]), [[v]])[0, 0] == pytest.approx(float(square), rel=tolerance(), abs=1e-30)
+    K = nsd.ntk(nsd.ConvDEQ(shrink, 0.1, 0.8, image=(1, 3, 3)), np.linspace(0.0, 1.0, 36).reshape(4, 9))
+    assert np.isfinite(K).all()
+    assert K[3, 3] > 0
+
+
 @pytest.mark.parametrize("v", [100.0, 3000.0, 1e8, 1e130])
 def test_a_clipped_callable_is_the_hard_tanh_at_any_scale(v):
     x = v * np.array([[1.0, 0.0], [0.8, 0.6], [1.0, 1e-9]])

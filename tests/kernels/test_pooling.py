@@ -15,6 +15,7 @@ from helpers import sampled, tolerance, ulps
 from notsodeep._maps import Averages
 from notsodeep.errors import InvalidInputError, SerialisationError
 from notsodeep.kernels.convolution import Images, _jobs
+from notsodeep.kernels.expectations import Layer
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
 
@@ -100,6 +101,26 @@ def boxes(network):
         rows[i, j, max(0, i - c + 1) : i + 1, max(0, j - c + 1) : j + 1] = c**-2.0
     rows = rows.reshape(-1, h * w)
     return rows.T @ rows / (h * w)
+
+
+def single(phi):
+    """A layer entry by entry, which has an oracle of its own."""
+
+    def layer(qx, qy, lam):
+        sizes = (qx * qy).sqrt()
+        found = Layer(phi, qx.flatten(), qy.flatten()).both(torch.clamp(lam, -sizes, sizes).flatten())
+        return [part.reshape(lam.shape) for part in found]
+
+    return layer
+
+
+@pytest.mark.parametrize("phi", ["hard_tanh", "elu", "silu", "gelu"])
+def test_shifts_of_other_activations(phi):
+    X, deq = images(2, (2, 3, 4)), nsd.ConvDEQ(phi, 0.1, 0.8, 0.1, image=(2, 3, 4), pool=2)
+    found = nsd.kernels_of(deq, X, kernels=KERNELS)
+    expected = directly(deq, [(single(deq.activations[0]), deq.dense.variances)] * 20, X)
+    for kernel in KERNELS:
+        np.testing.assert_allclose(found[kernel], expected[kernel], rtol=0, atol=tolerance())
 
 
 @pytest.mark.parametrize(

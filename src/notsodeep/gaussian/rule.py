@@ -27,11 +27,15 @@ BLOCK = 512  # polynomials held at once, of a longer series; even, as halves of 
 
 
 def beyond(weighted: Tensor, xi: Tensor) -> Tensor:
-    """Estimate what lies past the end of the range, from the last standard deviation and the one before."""
+    """Estimate what lies past the end of the range, from the last standard deviation and the one before.
+
+    A function that is zero up to nine standard deviations begins there, and does not outgrow the normal density.
+    """
     far = xi.abs()
-    ends = torch.stack([far > REACH - 1.0, (far > REACH - 2.0) & (far <= REACH - 1.0)]).to(weighted.dtype)
-    last, before = ends @ weighted.mT if xi.ndim == 1 and weighted.ndim > 1 else (ends * weighted).sum(-1)
-    return torch.where(last > 0, last * (last / before.clamp_min(1e-300)), last)
+    parts = far > REACH - 1.0, (far > REACH - 2.0) & (far <= REACH - 1.0), far < 9.0
+    ends = torch.stack(parts).to(weighted.dtype)
+    last, before, inside = ends @ weighted.mT if xi.ndim == 1 and weighted.ndim > 1 else (ends * weighted).sum(-1)
+    return torch.where((last > 0) & (inside > 0), last * (last / before.clamp_min(1e-300)), 0.0 * last)
 
 
 def means(functions: Callable[[Tensor], Sequence[Tensor]], tau: Tensor, panels: Panels) -> Tensor:

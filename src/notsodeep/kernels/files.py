@@ -55,8 +55,10 @@ def fill_files(
         fill(rows, columns, memory)
         return memory
 
-    size = LIMITS.file_block * (512 if like.is_cuda else 1)  # as blocks of fields
-    side = max(1, math.isqrt(size // (network.positions * len(network.averages.shifts) if network.image else 1)))
+    size = LIMITS.file_block
+    if network.image is not None:  # on a GPU as blocks of fields
+        size = size * (512 if like.is_cuda else 1) // (network.positions * len(network.averages.shifts))
+    side = max(1, math.isqrt(size))
     blocks = list(tiles_of(shape, (side, side), symmetric))
     random.SystemRandom().shuffle(blocks)
     missing = [block for block in blocks if lacks(*block)]

@@ -18,6 +18,7 @@ from .base import VARIANCES, Specification
 from .dense import DEQ, ENN
 
 
+@dataclass(frozen=True, init=False, repr=False)
 class _OfImages(Specification):
     """What convolutional networks share; ``dense`` is the network of the same layers without positions."""
 
@@ -37,16 +38,15 @@ class _OfImages(Specification):
             )
         if positive_int("stride", stride) > filter:
             raise InvalidInputError(f"stride must be at most the size of the filter, {filter}, got {stride}")
-        object.__setattr__(self, "stride", int(stride))
-        object.__setattr__(self, "image", sizes)
+        given = {"dense": dense, "image": sizes, "filter": int(filter), "pool": pool, "stride": int(stride)}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
         high, wide = self.grid
         if not (pool == "global" if isinstance(pool, str) else positive_int("pool", pool) <= min(high, wide)):
             raise InvalidInputError(
                 f"pool must be the side of a box that fits into {high} x {wide} positions (1: none), or 'global', got "
                 f"{pool!r:.60}"
             )
-        object.__setattr__(self, "dense", dense)
-        object.__setattr__(self, "filter", int(filter))
         object.__setattr__(self, "pool", pool if pool == "global" else int(pool))
 
     @property
@@ -155,10 +155,6 @@ class ConvDEQ(_OfImages):
     """
 
     dense: DEQ
-    image: tuple[int, int, int]
-    filter: int
-    pool: int | Literal["global"]
-    stride: int
     gain = 1.0
 
     def __init__(
@@ -232,10 +228,6 @@ class ConvENN(_OfImages):
 
     dense: ENN
     variances: tuple[tuple[float, float, float], ...]
-    image: tuple[int, int, int]
-    filter: int
-    pool: int | Literal["global"]
-    stride: int
     gain: float
 
     def __init__(
