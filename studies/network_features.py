@@ -121,7 +121,7 @@ def points(setup: Setup) -> list[Point]:
 def draw(document: Document) -> dict[str, Figure]:
     """Draw cosines with M before and after training, and scores."""
     figure, axes = panels(
-        (10.0, 3.8), "Training turns input weights towards the features of a kernel machine", columns=2
+        (10.0, 4.4), "Training turns input weights towards the features of a kernel machine", columns=2
     )
     tasks = list(dict.fromkeys(point["settings"]["task"] for point in document["points"].values()))
     for place, task in enumerate(tasks):
@@ -139,7 +139,7 @@ def draw(document: Document) -> dict[str, Figure]:
     for ax, label in zip(axes, ("cosine of B'B with M", "explained variance of test rows"), strict=True):
         ax.set_xticks(range(len(tasks)), tasks)
         ax.set_ylabel(label)
-        ax.legend(fontsize=7)
+        ax.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.1))
     return {"": figure}
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from ._measure import share
 from ._runner import Document, Point, Setup, Study
-from ._style import by_setting, panels, phrase
+from ._style import by_setting, panels, phrase, shared_legend
 from .replace import ReplacedRun, seconds, some_rows, tolerance, train
 
 TOLERANCES = (1e-3, 1e-5)
@@ -77,7 +77,7 @@ def draw(document: Document) -> dict[str, Figure]:
                 label = f"{phrase(phi)}, {kind.replace('steps ', 'tolerance ').replace('steps', 'proof')}"
                 ax.plot(limits, [point["numbers"][kind] for point in own], line, color=colour, marker="o", label=label)
         ax.set(title=phrase(name), xlabel="limit of the contraction", ylabel="mean steps per row")
-        ax.legend()
+    shared_legend(figure, ax, ncols=3)
     return {"": figure}
 
 

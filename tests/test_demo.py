@@ -54,7 +54,7 @@ def test_one_sentence_for_each_panel(found):
     assert [line[:6] for line in text.splitlines()[:3]] == ["1 of 3", "2 of 3", "3 of 3"]
     said = " ".join(text.split())
     assert all(f"{message}: {numbers}." in said for message, numbers in shown.messages().items())
-    assert f"{shown.twin.bound:.0e} of the diagonal, proven" in said
+    assert f"{shown.twin.bound:.1e} of the diagonal, proven" in said
     assert path.read_bytes().startswith(b"\x89PNG")
     assert [p.name for p in path.parent.iterdir()] == ["demo.png"]
 

@@ -81,8 +81,8 @@ class Shown(NamedTuple):
                 "are those of the full solve"
             ),
             "One layer has the kernel of an untrained DEQ": (
-                f"no error above {twin.bound:.0e} of the diagonal, {certain}; on the digits {near.distance:.0e} "
-                f"(norm), a scaled plain layer {near.plain_scaled_distance:.1%}"
+                f"no error above {twin.bound:.1e} of the diagonal, {certain}; spectral distance on the digits "
+                f"{near.distance:.0e}, of a scaled plain layer {near.plain_scaled_distance:.0e}"
             ),
             "A kernel machine learns which columns matter": (
                 f"{share:.1%} of the weight on 5 of {len(learned.names)}; R2 on fresh rows {learned.learned:.2f}, "

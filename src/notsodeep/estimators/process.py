@@ -70,7 +70,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         The variance of the noise and the factor of the kernel where they are not fitted, in units of the (normalised) y
         squared: absolute, unlike a ridge.
     optimise : bool or tuple of str
-        Names of what is fitted to the log marginal likelihood; True means all, but no sigma_c2 that is zero.
+        Names of what is fitted to the log marginal likelihood; True means all, except a sigma_c2 of zero.
     restarts : int
         The number of further starting points, drawn with seeds 1, 2, ...; the best one is improved.
     normalise_y : bool

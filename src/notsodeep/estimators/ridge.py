@@ -223,7 +223,7 @@ class DEQRegressor(MultiOutputMixin, RegressorMixin, KernelMachine):
         Whether the machine learns which columns, or which directions, matter: it is fitted, its rows are multiplied by
         the root of M, the mean outer product of its gradients, and it is fitted again, in at most eight rounds.
         ``"auto"`` takes the kind and the rounds with the least error on rows that M did not see, if it is lower by more
-        than a standard error than without. A fit takes two to eight times as long on most tables.
+        than a standard error than without. A fit takes three to ten times as long on most tables.
     solver : "auto", "cholesky" or nsd.solve.CG
         ``"auto"`` is Cholesky up to 10,000 rows. Beyond, it is the method that a timed matrix product predicts to be
         faster, if the matrix fits into memory; ``record_`` and the logger "notsodeep" give the reason.

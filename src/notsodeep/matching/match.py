@@ -20,7 +20,7 @@ from .twin import Twin
 
 @checked
 def match(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel = "ck", family: str = "auto") -> Twin:
-    """Find the shallow explicit network whose kernel equals the DEQ's on high-dimensional mixtures (theory, section 6).
+    """Find a shallow network whose kernel approaches the DEQ's on high-dimensional mixtures (theory, section 6).
 
     Parameters
     ----------

@@ -42,8 +42,8 @@ def match_sphere(
     terms : int
         How many orders of the power series are used; the rest sums up to ``twin.bound``.
     family : {"hermite", "quadratic"}
-        ``"hermite"`` is exact. ``"quadratic"`` is the workshop paper's a x^2 + b x + c, which matches
-        alpha 11' + beta S + mu I in high dimension and needs ``dimension``.
+        ``"hermite"`` has the kernel's power series. ``"quadratic"`` is the workshop paper's a x^2 + b x + c, which
+        matches alpha 11' + beta S + mu I in high dimension and needs ``dimension``.
     dimension : int, optional
         The dimension of the data, for ``family="quadratic"``.
 

@@ -93,8 +93,8 @@ def lazy(
 ) -> LazyReport:
     """Measure how far training moved a network and its kernel, and whether a fixed kernel describes it.
 
-    Theory based on a kernel, such as a twin or :func:`notsodeep.predict_learning`, holds as long as training is lazy:
-    the weights move little, and the empirical NTK does not change.
+    Theory based on a kernel, such as a twin or :func:`notsodeep.predict_learning`, describes gradient descent as long
+    as training is lazy: the weights move little, and the empirical NTK does not change. It does not describe Adam.
 
     Parameters
     ----------

@@ -155,7 +155,7 @@ class TwinDisplay(Display):
         if self.bound is not None:
             corner.axhline(self.bound, color="0.2", linestyle=":", linewidth=1.2)
             where: Any = {"textcoords": "offset points", "ha": "center", "fontsize": "small"}
-            corner.annotate(f"bound {self.bound:.0e}", (90, self.bound), (0, 2), **where)
+            corner.annotate(f"bound {self.bound:.1e}", (90, self.bound), (0, 2), **where)
         corner.tick_params(labelsize="small")
         corner.set_title("error / diagonal", fontsize="small", pad=3)
 
