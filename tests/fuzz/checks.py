@@ -1,7 +1,6 @@
 """What must hold for any network and any data: a case returns how much it checked, or raises ``AssertionError``.
 
-The oracle is a trapezoidal rule in the plane, which shares nothing with the library: for smooth functions it is exact
-to rounding at moderate scales, at kinks it is as good as its step.
+The oracle is a quadrature of the equations, which shares nothing with the library, see quadrature.py.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ import oracle_units
 from fuzz.certificates import a_request, largest_error
 from fuzz.damage import damaged, mutated
 from fuzz.draws import a_mixture_sample, a_network, rows
-from helpers import tolerance
-from notsodeep.activations import Activation, Quadratic
+from fuzz.quadrature import residuals, resolves
+from helpers import tolerance, ulps
+from notsodeep.activations import Activation
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import kernels_of, pairwise
 from notsodeep.networks import KERNELS, Kernel
@@ -35,8 +35,6 @@ EXACT = 2e-10  # of float64 results among themselves, relative to the natural sc
 ANGULAR = 2e-8  # of tangent kernels with kinks, where points lie on one line
 ALONE = 2e-7  # of pairs and rectangles, which do not know that two points are one: an angle is a root of rounding
 SINGLE = 2e-4  # of float32 against float64: a cosine known to 1e-7 is an angle known to 3e-4 near duplicates
-_STEP = 0.05
-_NO_POLYNOMIAL = Quadratic()
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def _kernels(rng: np.random.Generator, network: Any) -> Outcome:
         _matrix(K, f"{kind} of {network!r}", _known_to(network, kind, X))
     _same_elsewhere(rng, network, X, found)
     _scaled(rng, network, X, found)
-    compared = _oracle_pair(rng, network, X, found["ck"])
+    compared = _oracle_pair(rng, network, X, found)
     limited = n <= 50
     return Outcome(n * (n + 1) // 2, "", compared, seconds * limited, megabytes * limited)
 
@@ -175,45 +173,26 @@ def _scaled(rng: np.random.Generator, network: Any, X: Array, found: dict[Any, A
 # ---- the oracle ------------------------------------------------------------------------------------------
 
 
-def expected(phi: Activation, qx: float, qy: float, lam: float) -> float:
-    """E[phi(u) phi(v)] by the trapezoidal rule on a grid of the plane."""
-    reach = 8.5 if (phi.polynomial() or _NO_POLYNOMIAL).degree < 8 else 14.0  # x^60 exp(-x^2/2) is largest at 7.7
-    t = np.arange(-reach, reach + _STEP / 2, _STEP)
-    weight = np.exp(-0.5 * t * t) * _STEP / math.sqrt(2.0 * math.pi)
-    rho = max(-1.0, min(1.0, lam / math.sqrt(qx * qy))) if qx * qy > 0 else 0.0
-    u = math.sqrt(qx) * t
-    v = math.sqrt(qy) * (rho * t[:, None] + math.sqrt((1.0 - rho) * (1.0 + rho)) * t)
-    return float(weight @ (np.asarray(phi(u)) * (np.asarray(phi(v)) @ weight)))
-
-
-def _oracle_pair(rng: np.random.Generator, network: Any, X: Array, K: Array) -> int:
-    """One pair against the oracle, where its step resolves the functions; how many were compared."""
+def _oracle_pair(rng: np.random.Generator, network: Any, X: Array, found: dict[Any, Array]) -> int:
+    """One pair, which may be nearly parallel, against a quadrature of the equations; how many were compared."""
     i, j = (int(k) for k in rng.integers(len(X), size=2))
-    x, y = X[i].astype(np.float64), X[j].astype(np.float64)
-    s = np.array([x @ x, y @ y, x @ y])
-    if isinstance(network, nsd.DEQ):  # the equation itself: Lambda = sigma_a2 K + drive, K = E[phi phi] at Lambda
-        s = network.sigma_a2 * np.array([K[i, i], K[j, j], K[i, j]]) + network.sigma_b2 * s + network.sigma_c2
-        if network.normalise:
-            s = np.array([1.0, 1.0, s[2] / math.sqrt(s[0]) / math.sqrt(s[1])])  # a product may overflow
-    *inner, phi = network.activations
-    for one in inner:
-        if not _resolved(one, s):
-            return 0
-        s = np.array([expected(one, a, b, c) for a, b, c in ((s[0], s[0], s[0]), (s[1], s[1], s[1]), s)])
-    if not _resolved(phi, s):
+    with np.errstate(all="ignore"):
+        units = X.astype(np.longdouble) / np.linalg.norm(X.astype(np.longdouble), axis=1)[:, None]
+        if rng.random() < 0.5:
+            j = int(np.argsort(-np.abs(units @ units[i]).astype(float))[min(len(X) - 1, int(rng.integers(1, 3)))])
+    x, y = X[i].astype(np.longdouble), X[j].astype(np.longdouble)
+    s = (x @ x, y @ y, x @ y)
+    pairs = {k: (float(K[i, i]), float(K[j, j]), float(K[i, j])) for k, K in found.items() if k in ("ck", "ntk")}
+    underflow = 1e-280 if X.dtype == np.float64 else 1e-30
+    if min(pairs["ck"][:2]) < underflow or not resolves(network, s, pairs["ck"]):
         return 0
-    kinks = any(phi.kinks for phi in network.activations)
-    tol = (2e-2 if kinks else 1e-6) if X.dtype == np.float64 else 2e-2
-    own = math.sqrt(expected(phi, s[0], s[0], s[0]) * expected(phi, s[1], s[1], s[1]))
-    off = abs(float(K[i, j]) - expected(phi, *s)) / max(own, 1e-100)
-    assert off <= tol, f"the oracle differs by {off:.1e} at norms {s[:2]}, {s[2]}: ck of {network!r}"
+    # the cosine is rounded: kinks see the angle, and far from zero they are narrow
+    apart = math.sqrt(max(1e-18, 1.0 - abs(float(s[2] / np.sqrt(s[0]) / np.sqrt(s[1])))))
+    seen = ulps(16, X.dtype) * max(1.0, math.sqrt(float(max(s[:2])) + max(pairs["ck"][:2]))) / apart
+    for kernel, off in residuals(network, s, pairs).items():
+        known = (EXACT if X.dtype == np.float64 else SINGLE) + (seen if kernel == "ntk" else 0.0)
+        assert off <= known, f"the oracle differs by {off:.1e} at {s}: {kernel} of {network!r}"
     return 1
-
-
-def _resolved(phi: Activation, s: Array) -> bool:
-    """Whether a step of the grid is short beside what the function varies on."""
-    fine = float(getattr(phi, "scale", 1.0))
-    return bool(s[:2].min() > 1e-6 and s[:2].max() * fine**2 < 2.0)  # not lost beside the grid
 
 
 # ---- equivalents and spectra -----------------------------------------------------------------------------

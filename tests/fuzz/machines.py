@@ -85,6 +85,7 @@ KINDS: tuple[Callable[[Array], Any], ...] = (
     lambda a: a.astype(str),
     lambda a: np.where(a > 0, 1e308, -1e308),
     lambda a: np.asfortranarray(a)[::-1],
+    lambda a: np.nan_to_num(a, posinf=0, neginf=0).clip(-1e6, 1e6).astype(np.int64).astype("datetime64[s]"),
 )
 
 
@@ -100,6 +101,9 @@ def machine(rng: np.random.Generator) -> int:
     if refused(lambda: model.fit(rows, targets)) is None:
         return 0
     transforms = isinstance(model, nsd.DEQFeatures)
+    read = (rows,) if transforms else (rows, targets)
+    dates = [isinstance(part, np.ndarray) and part.dtype.kind == "M" for part in read]
+    assert not any(dates), f"dates were taken for numbers: {model!r}"
     call = "transform" if transforms else "predict"
     found = refused(lambda: np.asarray(getattr(model, call)(X)))
     if found is None:

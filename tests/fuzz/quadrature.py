@@ -31,10 +31,12 @@ def expected(phi: Activation, at: Covariance, slopes: bool = False) -> float:
     corners = _marks(phi, sy, corners=True) / (rho * sy) if rho else np.zeros(0)
     widths = root / abs(rho) * 2.0 ** np.arange(-2.0, 5.0) if rho else np.zeros(0)
     smoothed = (corners[:, None] + np.concatenate([-widths, [0.0], widths])).ravel()
-    t, weights = _rule(np.concatenate([_marks(phi, sx) / sx, smoothed]))
+    t, weights = _rule(np.concatenate([_marks(phi, sx) / sx, _marks(phi, sy) / sy, smoothed]))
+    if root == 0.0:
+        return float(weights @ (np.asarray(function(sx * t)) * np.asarray(function(rho * sy * t))))
     means = np.empty_like(t)
     for part in np.array_split(np.arange(len(t)), max(1, len(t) // 300)):
-        ends = (_marks(phi, sy) / sy - rho * t[part, None]) / max(root, 1e-300)
+        ends = (_marks(phi, sy) / sy - rho * t[part, None]) / root
         s, inner = _rule(ends)
         means[part] = (inner * np.asarray(function(sy * (rho * t[part, None] + root * s)))).sum(-1)
     return float(weights @ (np.asarray(function(sx * t)) * means))
@@ -67,8 +69,7 @@ def _rule(ends: Array) -> tuple[Array, Array]:
 def residuals(network: Any, s: Covariance, found: dict[str, Covariance]) -> dict[str, float]:
     """How far kernels of one pair (own, own, both) are from what the recursion makes of them, on their own scale.
 
-    A DEQ's covariances are ``sigma_a2`` times its conjugate kernel and what drives it; that of the pair is what is
-    asked here, with the diagonal as it was found.
+    A DEQ's covariances are ``sigma_a2`` times its conjugate kernel, as it was found, and what drives it.
     """
     implicit, ck = isinstance(network, nsd.DEQ), found["ck"]
     feedback = network.sigma_a2 if implicit else 0.0
@@ -78,7 +79,7 @@ def residuals(network: Any, s: Covariance, found: dict[str, Covariance]) -> dict
     root = math.sqrt(before[0]) * math.sqrt(before[1]) if implicit and network.normalise else 1.0
     at = (1.0, 1.0, before[2] / root) if root != 1.0 else before
     states, slope, tangent = [at], 1.0 / root, 0.0 if implicit else s[2]
-    with_slopes = any(kernel != "ck" for kernel in found)
+    with_slopes = "ntk" in found
     for k, phi in enumerate(network.activations):
         here = states[-1]
         after = tuple(expected(phi, one) for one in ((here[0],) * 3, (here[1],) * 3, here))
@@ -96,3 +97,19 @@ def residuals(network: Any, s: Covariance, found: dict[str, Covariance]) -> dict
         scale = math.sqrt(found["ntk"][0] * found["ntk"][1])
         off["ntk"] = abs(value + tangent - found["ntk"][2]) / scale
     return off
+
+
+def resolves(network: Any, s: Covariance, found: Covariance) -> bool:
+    """Whether panels that grow away from kinks and zero resolve all layers: not fast waves, nor high powers."""
+    most = float(max(s[:2]))
+    if isinstance(network, nsd.DEQ):
+        most = network.sigma_a2 * max(found[:2]) + network.sigma_b2 * most + network.sigma_c2
+    for phi in network.activations:
+        exact, name = phi.polynomial(), repr(phi).lower()
+        degree = 1 if exact is None else exact.degree
+        waves = any(word in name for word in ("sin", "cos", "callable 4"))
+        if degree > 6 or (waves and not most * getattr(phi, "scale", 1.0) ** 2 < 100.0):
+            return False
+        most = 10.0 if waves else 1e3 * max(most, 1.0) ** degree
+    # far inside the range of numbers, so that products of variances are numbers
+    return most < 1e100 and float(min(s[:2])) > 1e-100

@@ -363,13 +363,16 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
     torch's functional_call leaves its own tensors in a layer that a module holds under three names.
     """
-    tables: list[Any] = [table for module in model.modules() for table in (module._parameters, module._buffers)]
-    held, values = [dict(table) for table in tables], [(b, b.detach().clone()) for b in model.buffers()]
+    options: Any = {"recurse": False, "remove_duplicate": False}
+    tables = [(m, [*m.named_parameters(**options), *m.named_buffers(**options)]) for m in model.modules()]
+    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield
     finally:
-        for table, before in zip(tables, held, strict=True):
-            table.update(before)
+        for module, table in tables:
+            for name, before in table:
+                if getattr(module, name) is not before:
+                    setattr(module, name, before)
         with torch.no_grad():
             for buffer, value in values:
                 if not torch.equal(buffer, value):  # else graphs may go on to use it
