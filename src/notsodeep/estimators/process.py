@@ -255,6 +255,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         values = self.parameters_ | dict(zip(self.names_, np.exp(at).tolist(), strict=True))
         return self._with_gradient(values) if eval_gradient else self._evidence(self._matrix(values), values).value
 
+    @torch.enable_grad()
     def _matrix(self, values: dict[str, float]) -> Tensor:
         """Return the kernel of all rows, pair by pair as in the search where they are few: tables take longer."""
         if self._moved() and len(self._X) <= EXACT_ROWS:

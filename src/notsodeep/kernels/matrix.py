@@ -224,7 +224,7 @@ def kernel_function(
     >>> import numpy as np, notsodeep as nsd
     >>> k = nsd.kernel_function(nsd.DEQ("tanh", 0.2), "ck", norms=(0.9, 1.1))
     >>> k
-    KernelFunction(DEQ(Tanh(), sigma_a2=0.2, sigma_b2=0.8), 'ck', norms=(0.840896, 1.18921))
+    KernelFunction(DEQ(Tanh(), sigma_a2=0.2, sigma_b2=0.8), 'ck', norms=(0.790569, 1.11803))
     >>> k(np.eye(2)).round(6)
     array([[0.369925, 0.      ],
            [0.      , 0.369925]])
