@@ -396,3 +396,40 @@ def test_equilibria_of_erf_at_norms_to_a_million(bias):
                 scale = np.sqrt(found[kernel][i, i] * found[kernel][j, j])
                 off = abs(found[kernel][i, j] - float(wanted))
                 assert off < 1e-11 * scale  # beside 1e3, 1e6: rounding of the inner product moves the ntk by 1e-10
+
+
+def turned(angle: float, norm: float, count: int = 2) -> np.ndarray:
+    """A row, one at that angle from it, and others; all of the same norm."""
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((20, count)))[0].T
+    basis[1] = math.cos(angle) * basis[0] + math.sin(angle) * basis[1]
+    return norm * basis
+
+
+@pytest.mark.parametrize("norm", [1.0, 1e2, 1e4])
+@pytest.mark.parametrize("angle", [1e-9, 1e-8, 1e-7])
+def test_tangent_kernels_of_nearly_equal_rows(norm, angle):
+    """The angle is known from the rows; the rounding of their covariance would hide all of it."""
+    X = turned(angle, norm)
+    found = nsd.kernels_of(E(["hard_tanh"]), X)
+    with mp.workdps(40):
+        x, y = ([mp.mpf(float(v)) for v in row] for row in X)
+        s, t = (mp.sqrt(mp.fsum(v * v for v in row)) for row in (x, y))
+        apart = mp.fsum((v / s - w / t) ** 2 for v, w in zip(x, y, strict=True)) / 2
+        rho, spread = 1 - apart, mp.sqrt(apart * (2 - apart))
+        ends = [mp.mpf(0), *((1 - k * spread * s) / s for k in (40, 8)), 1 / s]
+        inside = mp.quad(  # the probability that both pre-activations are in [-1, 1]
+            lambda z: mp.npdf(z) * (mp.ncdf((1 / t - rho * z) / spread) - mp.ncdf((-1 / t - rho * z) / spread)),
+            [-v for v in reversed(ends[1:])] + ends if spread * s < 0.02 else [-1 / s, 0, 1 / s],
+        )
+    slope = (found["ntk"] - found["ck"])[0, 1]
+    assert slope == pytest.approx(norm**2 * float(inside), rel=0, abs=tolerance() * found["ntk"][0, 0])
+
+
+@pytest.mark.parametrize("network", [D("tanh", 0.2), D("hard_tanh", 0.2), E(["arctan"])], ids=repr)
+@pytest.mark.parametrize("angle", [1e-8, 1e-6])
+def test_two_nearly_equal_rows_are_as_exact_as_among_many(network, angle):
+    """Series and tables for many rows, quadrature for two."""
+    X = np.concatenate([turned(angle, 1e4), 1e4 * np.random.default_rng(1).standard_normal((198, 20)) / 20**0.5])
+    many, two = nsd.ntk(network, X)[:2, :2], nsd.ntk(network, X[:2])
+    np.testing.assert_allclose(two, many, rtol=0, atol=tolerance() * two.max())
+    assert two[0, 1] < two.diagonal().min() * (1.0 - 1e-9)  # far below what rounding hides

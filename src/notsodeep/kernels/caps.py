@@ -11,7 +11,7 @@ import copy
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,12 @@ from torch import Tensor
 from .._chebyshev import needed, nodes, series_sum, to_coefficients
 from ..activations import Activation
 from ..activations.forms import wave_means
-from ..networks import Kernel
+from ..networks import Kernel, Network
 from ..networks.nodes import FixedPoint, KernelState, LayerMaps
 from ._limits import LIMITS
-from .expectations import Layer
-from .pointwise import KernelSpec, OnDiagonal, TensorDomain, equilibrium_variance
+from .expectations import BOTH, Layer
+from .pointwise import KernelSpec, OnDiagonal, PairDomain, TensorDomain, equilibrium_variance, mean_square
+from .smoothing import pair_means
 from .table import Level, Table, product_root
 from .tabulate import Nodes, Unresolved, closed_enough, layer_values
 
@@ -177,7 +178,7 @@ def solve_lack(
     drive: Tensor,
     own: Tensor,
     apart: Tensor,
-    sign: int,
+    sign: int | Tensor,
     layer: Callable[[Tensor], tuple[Tensor, Tensor]],
     close: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -191,7 +192,7 @@ def solve_lack(
         The shares b ||x||^2 of the inputs in the variances, and E[phi^2].
     apart : tensor
         1 - |r| of the inputs.
-    sign : {1, -1}
+    sign : {1, -1} or tensor
         Which of r = 1 and r = -1 is near.
     layer : callable
         E[phi phi] and E[phi' phi'] at 1 - |rho|.
@@ -212,6 +213,66 @@ def solve_lack(
         if last <= LIMITS.tolerance or before <= last <= 25.0 * LIMITS.tolerance:  # what is evaluated knows no better
             return lack, bound
     raise Unresolved
+
+
+class ClosePairs(PairDomain):
+    """Pairs whose angle is known better than their covariance tells, for networks of one layer without a bias.
+
+    ``lack``: what the cosines of the inputs lack of +-1, with the signs of these.
+    """
+
+    def __init__(self, lack: Tensor) -> None:
+        self.apart, self.sign = lack.abs(), torch.where(torch.signbit(lack), -1.0, 1.0).to(lack)
+
+    @staticmethod
+    def serve(network: Network) -> bool:
+        """Say whether this is such a network."""
+        one = network.plain or (not network.implicit and len(network.activations) == 1)
+        return one and not network.biased and network.activations[0].continuous
+
+    def layer(self, phi: Activation, points: Sequence[Tensor]) -> LayerMaps:
+        """Return the layer, which is evaluated at 1 - |rho|."""
+        return _CloseLayer(self, phi, *points)
+
+    def solve(self, fixed: FixedPoint, cell: Any, points: Sequence[Tensor], state: KernelState) -> Tensor:
+        """Solve for what a covariance lacks of its bound."""
+        if not isinstance(cell, _CloseLayer):
+            return super().solve(fixed, cell, points, state)
+        if fixed.sigma_a2 == 0.0:  # nothing to solve
+            return fixed.drive(state.covariance)
+        drive = torch.stack([fixed.drive(s) for s in state.points])
+        own = torch.stack([mean_square(cell.phi, "value", q) for q in points])
+        lack, bound = solve_lack(fixed, drive, own, self.apart, self.sign, cell.near)
+        self.apart = lack / bound
+        return self.sign * (bound - lack)
+
+
+class _CloseLayer(LayerMaps):
+    """E[phi phi] and E[phi' phi'] at 1 - |rho|, by quadrature."""
+
+    def __init__(self, domain: ClosePairs, phi: Activation, qx: Tensor, qy: Tensor) -> None:
+        self.domain, self.phi, self.variances = domain, phi, (qx, qy)
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        return self.near(self.domain.apart)
+
+    def near(self, apart: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both at 1 - |rho|."""
+        if self.phi.is_wave:
+            return _waves(self.phi, self.variances, apart, self.domain.sign)
+        rho, spread = self.domain.sign * (1.0 - apart), (apart * (2.0 - apart)).sqrt()
+        value, slope = pair_means(self.phi, BOTH, BOTH, *self.variances, rho, spread)
+        return value, slope
+
+
+def _waves(
+    phi: Activation, variances: tuple[Tensor, Tensor], apart: Tensor, sign: int | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return E[phi phi] and E[phi' phi'] of a sine or cosine at two variances and 1 - |rho|."""
+    ahead, (rx, ry) = torch.as_tensor(sign, device=apart.device) > 0, (q.sqrt() for q in variances)
+    below, above = (torch.where(same, apart, 2.0 - apart) for same in (ahead, ~ahead))
+    sines, cosines = wave_means(rx, ry, below, above)
+    return (sines, cosines) if phi.parity == "odd" else (cosines, sines)
 
 
 class LayerSeries:
@@ -298,10 +359,8 @@ class _Graded(LayerMaps):
     def near(self, apart: Tensor) -> tuple[Tensor, Tensor]:
         """Return E[phi phi] and E[phi' phi'] at 1 - |rho|."""
         if self.phi.is_wave:
-            below, above = (apart, 2.0 - apart) if self.domain.sign > 0 else (2.0 - apart, apart)
-            rx, ry = self.q[self.domain.pairs].sqrt()[..., None]
-            sines, cosines = wave_means(rx, ry, below, above)
-            return (sines, cosines) if self.phi.parity == "odd" else (cosines, sines)
+            qx, qy = self.q[self.domain.pairs][..., None]
+            return _waves(self.phi, (qx, qy), apart, self.domain.sign)
         low, high = torch.aminmax(self._place(apart))
         if float(low) < self.ends[0] or float(high) > self.ends[1]:
             self._prepare(float(low), float(high))

@@ -111,7 +111,7 @@ def _power_sum(terms: Tensor, rho: Tensor) -> Tensor:
     return out
 
 
-_BOTH: tuple[Part, Part] = ("value", "slope")
+BOTH: tuple[Part, Part] = ("value", "slope")
 _RADIAL: dict[Part, Part] = {"value": "x_slope", "slope": "x_curvature"}  # x f'(x)
 
 
@@ -186,7 +186,7 @@ class Layer:
             return self.closed(self.qx, self.qy, lam)
         if self.pieces is not None:
             return self._in_pieces(self.pieces, lam)
-        value, slope = expectations(self, _BOTH, _BOTH, correlation(self.variance_x, self.variance_y, lam))
+        value, slope = expectations(self, BOTH, BOTH, correlation(self.variance_x, self.variance_y, lam))
         return value, slope + self._masses("slope", "slope", lam)
 
     def value(self, lam: Tensor) -> Tensor:
@@ -221,7 +221,7 @@ class Layer:
         value, slope = piece_means(*pieces, self.variance_x, self.variance_y, lam, rho)
         if bool(large.any()):
             part, far = self.subset(large), rho[large]
-            value[large], slope[large] = pair_means(self.phi, _BOTH, _BOTH, part.variance_x, part.variance_y, far)
+            value[large], slope[large] = pair_means(self.phi, BOTH, BOTH, part.variance_x, part.variance_y, far)
         return value, slope
 
     # -- point masses of derivatives -----------------------------------------------------------------------

@@ -66,18 +66,27 @@ def check_cost(nodes: int, pairs: int, scale: float) -> None:
 # ---- pairs of scales -----------------------------------------------------------------------------------------
 
 
-def pair_means(phi: Activation, f: Sequence[Part], g: Sequence[Part], qx: Tensor, qy: Tensor, rho: Tensor) -> Tensor:
+def pair_means(
+    phi: Activation,
+    f: Sequence[Part],
+    g: Sequence[Part],
+    qx: Tensor,
+    qy: Tensor,
+    rho: Tensor,
+    spread: Tensor | None = None,
+) -> Tensor:
     """E[f(u) g(v)] of parts in turn, at flat variances and correlations, (parts, pairs).
 
-    With u = sqrt(qx) X, v given X is normal with mean sqrt(qy) rho X and variance qy (1 - rho^2).
+    With u = sqrt(qx) X, v given X is normal with mean sqrt(qy) rho X and variance qy (1 - rho^2); ``spread`` is
+    sqrt(1 - rho^2) where it is known better than from ``rho``.
     """
     # what is smoothed has closed forms without the factor x
     if any(part.startswith("x_") for part in g) and not any(part.startswith("x_") for part in f):
-        return pair_means(phi, g, f, qy, qx, rho)
+        return pair_means(phi, g, f, qy, qx, rho, spread)
     smoothing, sx, sy = smoothed(phi), qx.sqrt(), qy.sqrt()
     cuts = smoothing.cuts(_SPAN * float(torch.maximum(sx.max(), sy.max())))
     check_cost(ORDER * len(cuts) ** 2, len(rho), float(sx.max()))
-    spread = torch.sqrt((1.0 - rho) * (1.0 + rho))
+    spread = torch.sqrt((1.0 - rho) * (1.0 + rho)) if spread is None else spread
     # g smoothed still bends near its kinks, on the length of the noise, which is nothing for long noise
     turn = torch.where(rho.abs() < 0.3, math.inf, rho * sy)[:, None]
     blur = (spread / rho.abs())[:, None, None] * _RIPPLE

@@ -23,7 +23,7 @@ from .._chebyshev import Workspace, power_sum, series_sum
 from .._progress import track
 from ..networks import Kernel, Network
 from ._limits import LIMITS
-from .caps import Cap
+from .caps import Cap, ClosePairs
 from .pointwise import KernelSpec
 from .table import Level, NormScale, Table, on_device
 from .tabulate import one_thread, rounded_range, stay_alone, table_for
@@ -462,10 +462,27 @@ class Points:
                 for known, kernels in self._near(sign, i[which], j[which], angle_of(lack[which].abs())):
                     alone[which[known]] = False
                     yield which[known], kernels
-        if bool(alone.any()):
-            p, q = i[alone], j[alone]
-            found = self.spec.pairwise(self.sx[p], self.sy[q], self.dots(p, q, lack[alone]))
-            yield alone.nonzero().squeeze(1), found
+        close = alone & self._close(i, j, lack)
+        for mask, kernels_of in ((alone & ~close, self._by_covariance), (close, self._by_angle)):
+            which = mask.nonzero().squeeze(1)
+            if len(which):
+                yield which, kernels_of(i[which], j[which], lack[which])
+
+    def _close(self, i: Tensor, j: Tensor, lack: Tensor) -> Tensor:
+        """Say for which entries the rounding of a covariance, beside their scale, hides too much of a known angle."""
+        if not ClosePairs.serve(self.spec.network):
+            return torch.zeros_like(i, dtype=torch.bool)
+        scale = torch.maximum(self.sx[i], self.sy[j]).clamp_min(1.0)
+        least = torch.minimum(LIMITS.hidden * scale, torch.maximum(self.blurs[0][i], self.blurs[1][j]))
+        return (lack != 0.0) & (lack.abs() < least)
+
+    def _by_angle(self, i: Tensor, j: Tensor, lack: Tensor) -> Mapping[Any, Tensor]:
+        sx, sy, lack = (v.to("cpu", torch.float64) for v in (self.sx[i], self.sy[j], lack))
+        with torch.no_grad():
+            return self.spec.run(ClosePairs(lack), (sx, sy), self.dots(i, j, lack))
+
+    def _by_covariance(self, i: Tensor, j: Tensor, lack: Tensor) -> Mapping[Any, Tensor]:
+        return self.spec.pairwise(self.sx[i], self.sy[j], self.dots(i, j, lack))
 
     def _near(self, sign: int, i: Tensor, j: Tensor, angle: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
         """Groups of entries near r = ``sign`` that have a series, and their kernels."""
