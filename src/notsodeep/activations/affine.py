@@ -145,6 +145,10 @@ class Affine(Activation):
         inner = self.base.closed_form()
         return None if inner is None else functools.partial(self._closed_form, inner)
 
+    def mixed_form(self) -> ClosedForm | None:
+        inner = self.base.mixed_form()
+        return None if inner is None else functools.partial(self._closed_form, inner)
+
     def _closed_form(self, inner: ClosedForm, qx: Tensor, qy: Tensor, lam: Tensor) -> Dual:
         """Return the closed form from that of the base; cross terms follow from Stein's lemma."""
         s2 = self.scale**2

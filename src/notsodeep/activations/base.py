@@ -202,13 +202,17 @@ class Activation:
         """Return the function (qx, qy, lam) -> (E[phi(u) phi(v)], E[phi'(u) phi'(v)]) if both have a closed form."""
         return None
 
+    def mixed_form(self) -> ClosedForm | None:
+        """Return that function as a double sum of closed forms: exact at any variance, but no quicker than a series."""
+        return None
+
     @property
     def quick(self) -> bool:
-        """Whether single expectations have closed forms."""
-        return self.piecewise_linear or self.closed_form() is not None
+        """Whether single expectations have closed forms, or are short sums of some."""
+        return self.piecewise_linear or self.closed_form() is not None or self.mixed_form() is not None
 
     def _closed_means(self, q: Tensor) -> Dual:
-        """Return E[phi] and E[phi'] at variances q; given wherever :meth:`closed_form` is."""
+        """Return E[phi] and E[phi'] at variances q; given wherever :meth:`closed_form` or :meth:`mixed_form` is."""
         raise NotImplementedError
 
     def closed_moments(self, tau: Tensor) -> list[Tensor] | None:

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from .base import Activation, Parity
 from .forms import ClosedForm, Dual, Smoothed, arc_sine, gelu_pair, smoothed_elu, wave_pair
+from .logistic import NOISE, WEIGHTS, silu_pair, softplus_pair, tanh_pair
 
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_2PI = math.sqrt(2.0 * math.pi)
@@ -29,6 +30,12 @@ class Tanh(Activation):
 
     def _slope(self, x: Tensor) -> Tensor:
         return 1.0 - torch.tanh(x) ** 2
+
+    def mixed_form(self) -> ClosedForm:
+        return tanh_pair
+
+    def _closed_means(self, q: Tensor) -> Dual:
+        return torch.zeros_like(q), 4.0 * (1.0 / torch.sqrt(4.0 * q[..., None] + NOISE)) @ WEIGHTS / _SQRT_2PI
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,12 @@ class Sigmoid(Activation):
         """Return tanh(x/2)/2 + 1/2, which shows that phi is odd about its mean."""
         return Tanh().affine(gain=0.5, scale=0.5, shift=0.5)
 
+    def mixed_form(self) -> ClosedForm | None:
+        return self.canonical().mixed_form()
+
+    def _closed_means(self, q: Tensor) -> Dual:
+        return self.canonical()._closed_means(q)
+
     def centred(self, at: float) -> Activation:
         """Return phi - 1/2, at every scale."""
         return self.canonical().centred(at)
@@ -101,6 +114,13 @@ class SiLU(Activation):
     def _slope(self, x: Tensor) -> Tensor:
         s = torch.sigmoid(x)
         return s * (1.0 + x * (1.0 - s))
+
+    def mixed_form(self) -> ClosedForm:
+        return silu_pair
+
+    def _closed_means(self, q: Tensor) -> Dual:
+        mean = (q[..., None] / torch.sqrt(q[..., None] + NOISE)) @ WEIGHTS / _SQRT_2PI
+        return mean, torch.full_like(q, 0.5)
 
 
 @dataclass(frozen=True)
@@ -207,6 +227,12 @@ class Softplus(Activation):
 
     def _slope(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x)
+
+    def mixed_form(self) -> ClosedForm:
+        return softplus_pair
+
+    def _closed_means(self, q: Tensor) -> Dual:
+        return torch.sqrt(q[..., None] + NOISE) @ WEIGHTS / _SQRT_2PI, torch.full_like(q, 0.5)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ class Limits:
     direct_slopes: int = 128  # the same for slopes, which take ten times as long one by one
     pairs_of_a_scale: int = 4  # pairs for which Hermite coefficients are worth their time beside closed forms
     steep_cosine: float = 1.0 - 1e-4  # beyond it the derivative of an arcsine amplifies the rounding of a table
+    mixed_variance: float = 0.1  # above it Hermite series are longer than a double sum of closed forms
     blurred_scale: float = 20.0  # scales beyond which the rounding of a covariance is seen in nearly parallel points
     steep_scale: float = 20.0  # scales of inputs from which smooth kernels need angles from the rows themselves
     long_bias: float = 1e8  # a variance of the bias beside that of the inputs, which hides their angles

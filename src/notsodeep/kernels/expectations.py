@@ -119,7 +119,7 @@ class Layer:
     """One activation at a batch of variance pairs (flat float64 CPU tensors of equal length)."""
 
     def __init__(self, phi: Activation, qx: Tensor, qy: Tensor) -> None:
-        self.phi, self.qx, self.qy, self.closed = phi, qx, qy, phi.closed_form()
+        self.phi, self.qx, self.qy, self.closed, self.mixed = phi, qx, qy, phi.closed_form(), phi.mixed_form()
         self.variance_x = qx.detach().clamp_min(LIMITS.tiny_variance)
         self.variance_y = qy.detach().clamp_min(LIMITS.tiny_variance)
         self._series: dict[tuple[Part, int], tuple[Tensor, Tensor]] = {}
@@ -186,12 +186,15 @@ class Layer:
             return self.closed(self.qx, self.qy, lam)
         if self.pieces is not None:
             return self._in_pieces(self.pieces, lam)
+        # small variances have short series, and products of variances must be numbers
+        if self.mixed is not None and LIMITS.mixed_variance < float(torch.maximum(self.qx, self.qy).max()) < 1e150:
+            return self.mixed(self.variance_x, self.variance_y, lam)
         value, slope = expectations(self, BOTH, BOTH, correlation(self.variance_x, self.variance_y, lam))
         return value, slope + self._masses("slope", "slope", lam)
 
     def value(self, lam: Tensor) -> Tensor:
         """E[phi(u) phi(v)]."""
-        if self.tracks(lam) or self.closed is not None or self.pieces is not None:
+        if self.tracks(lam) or any(form is not None for form in (self.closed, self.pieces, self.mixed)):
             return self.both(lam)[0]
         return self.expectation("value", "value", lam)
 

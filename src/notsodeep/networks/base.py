@@ -81,7 +81,7 @@ class Specification:
 
     @property
     def closed(self) -> bool:
-        """Whether all expectations have closed forms."""
+        """Whether all expectations have closed forms, or are short sums of some."""
         return all(phi.quick for phi in self.activations)
 
     def flattened(self, X: Any) -> Any:
