@@ -1,7 +1,7 @@
 """First and later calls of the NTK over activations, variances and kinds of rows, slowest first.
 
     NOTSODEEP_DATA=FOLDER python -m benchmarks.every_variance --json results/every_variance.json
-    NOTSODEEP_DATA=FOLDER python -m benchmarks.every_variance [--only tanh,elu] [--rows usual,long,raw] [--most SECONDS]
+    NOTSODEEP_DATA=FOLDER python -m benchmarks.every_variance [--only tanh,elu] [--rows usual,long,raw,near,decades] [--most SECONDS]
     NOTSODEEP_DATA=FOLDER python -m benchmarks.every_variance --dtype float32 [--device cuda]
 
 Times of the processor on one core, on a GPU of the clock; later calls are the best of three, in units of the product
@@ -41,7 +41,7 @@ CASE = ("activation", "sigma_b2", "sigma_c2", "rows", "dtype", "device")  # what
 
 
 def data(count: int) -> dict[str, np.ndarray]:
-    """Fashion-MNIST standardised, with five long rows, as pixels between 0 and 1, and beside near duplicates."""
+    """Fashion-MNIST standardised, with five long rows, as pixels, beside near duplicates, and of norms of all sizes."""
     pixels = load("fashion_mnist").X_train[:count].astype(float)
     usual = pixels - pixels.mean(0)
     usual /= np.sqrt((usual**2).sum(1).mean())
@@ -50,7 +50,8 @@ def data(count: int) -> dict[str, np.ndarray]:
     near, half, random = usual.copy(), count // 2, np.random.default_rng(0)
     near[half : 2 * half] = near[:half] * (1.0 + 0.1 * (np.arange(half) % 2))[:, None]  # every second one is longer
     near[half : 2 * half] += np.geomspace(1e-8, 0.1, half)[:, None] * usual.std() * random.standard_normal((half, 784))
-    return {"usual": usual, "long": long, "raw": pixels / pixels.max(), "near": near}
+    decades = usual * 10.0 ** random.uniform(-4.0, 4.0, (len(usual), 1))
+    return {"usual": usual, "long": long, "raw": pixels / pixels.max(), "near": near, "decades": decades}
 
 
 def activation(name: str) -> Any:
@@ -69,7 +70,7 @@ def _end(*_: Any) -> None:
 def seconds(work: Callable[[], Any], most: float, device: str) -> float:
     """Time of the processor or of a GPU, at most so many seconds; networks that have no kernel there give NaN."""
     signal.setitimer(signal.ITIMER_PROF, most)
-    start = time.process_time()
+    start = time.thread_time()  # an armed timer makes the clock of the process tick coarsely
     try:
         if device != "cpu":
             return elapsed(work, device)
@@ -80,7 +81,7 @@ def seconds(work: Callable[[], Any], most: float, device: str) -> float:
         return float("nan")
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
-    return time.process_time() - start
+    return time.thread_time() - start
 
 
 def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -388,3 +388,24 @@ def test_tiles_of_several_threads_are_those_of_one(digits):
         for kind in KINDS:
             np.testing.assert_allclose(several[kind], one[kind], rtol=0, atol=ulps())
             np.testing.assert_array_equal(several[kind], several[kind].T)
+
+
+@pytest.mark.parametrize("name", ["tanh", "arctan", "erf", "gelu", "silu", "elu"])
+def test_norms_over_eight_decades_share_a_table(name):
+    """Beside a power of the norm that changes on the way short rows keep their digits."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 20))
+    X *= (10.0 ** rng.uniform(-4, 4, 60) / np.linalg.norm(X, axis=1))[:, None]
+    network = nsd.DEQ(name, 0.1)
+    function = nsd.kernel_function(network, "ntk", norms=X)
+    assert function.ready[0] is not None
+    norms = np.linalg.norm(X, axis=1)
+    size = np.sqrt(np.outer(*[function.diagonal(X)] * 2))
+    squares, dots = torch.from_numpy(norms**2), torch.from_numpy(X @ X.T)
+    exact = pairwise(network, squares[:, None], squares, dots, ("ntk",))["ntk"].numpy()
+    np.testing.assert_allclose(function(X) / size, exact / size, rtol=0, atol=10 * tolerance())
+    slopes, alone = function.slopes(X), nsd.kernel_function(network, "ntk").slopes(X[:9], X[9:20])  # one by one
+    units = size, size / np.outer(norms, norms), size / norms[:, None] ** 2
+    for found, each, unit in zip(slopes, alone, units, strict=True):
+        part = unit[:9, 9:20]
+        np.testing.assert_allclose(found[:9, 9:20] / part, each / part, rtol=0, atol=1e3 * tolerance())  # 1e-9 claimed

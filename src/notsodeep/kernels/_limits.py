@@ -35,7 +35,7 @@ class Limits:
     file_block: int = 1 << 22  # positions of pairs computed before a file is written: about a second
     open_entries: int = 1 << 18  # entries that wait until they are evaluated one by one
     held_numbers: int = 1 << 22  # numbers in the norm factors of rows that are stored: 32 megabytes
-    short_row: float = 1e-6  # shorter rows, beside the longest, are evaluated one by one, without a wider table
+    short_row: float = 1e-9  # shorter rows, beside the longest, are evaluated one by one, without a wider table
     # the ratio of norms in a table, if no more than this share of the rows is outside; the next if there is no table
     usual_norms: tuple[tuple[float, float], ...] = ((50.0, 0.02), (6.0, 0.5))
     linear_product: float = 1024.0  # product of scales beyond which closed forms of linear pieces lose 1e-12

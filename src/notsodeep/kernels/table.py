@@ -145,14 +145,14 @@ class Level:
 
 @dataclass(frozen=True)
 class NormSeries:
-    """A power of the norm, times a Chebyshev series in it."""
+    """A power of the norm and one of hypot(norm, bend), which turns it to another far out, times a Chebyshev series."""
 
-    power: int
+    powers: tuple[int, int]
     weights: Tensor
 
     def at(self, norms: Tensor, powers: Tensor) -> Tensor:
         """Its values, given the polynomials of the norms."""
-        return (powers[:, : len(self.weights)] @ on_device(self.weights, norms.device)).mul_(norms**self.power)
+        return (powers[:, : len(self.weights)] @ on_device(self.weights, norms.device)).mul_(growth(self.powers, norms))
 
     @functools.cached_property
     def in_norm(self) -> Tensor:
@@ -162,7 +162,14 @@ class NormSeries:
     def log_slope(self, norms: Tensor, powers: Tensor, rate: Tensor) -> Tensor:
         """The derivative of its logarithm in the norm; ``rate``: of the norm variable."""
         value, slope = (powers[:, : len(w)] @ on_device(w, norms.device) for w in (self.weights, self.in_norm))
-        return self.power / norms + rate * slope / value
+        (near, bent), square = self.powers, norms**2
+        return near / norms + bent * norms / (square + LIMITS.norm_bend**2) + rate * slope / value
+
+
+def growth(powers: tuple[int, int], norms: Tensor) -> Tensor:
+    """Return norm^a hypot(norm, bend)^b."""
+    near, bent = powers
+    return norms**near * torch.hypot(norms, norms.new_tensor(LIMITS.norm_bend)) ** bent
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from ._limits import LIMITS
 from .expectations import Layer
 from .pointwise import KernelSpec, OnDiagonal, TensorDomain, equilibrium_variance, largest_rounded, mean_square
 from .smoothing import pair_grid
-from .table import NormScale, NormSeries, Table, correlations_of, product_root, rough_correlations
+from .table import NormScale, NormSeries, Table, correlations_of, growth, product_root, rough_correlations
 
 
 def angle_caps(network: Network, scale: NormScale) -> tuple[float, ...]:
@@ -251,9 +251,9 @@ class _Grid:
     def diagonals(self) -> dict[Kernel, NormSeries]:
         """Series in the norm of the kernels of points with themselves."""
         t, own = self.t[: self.size], self.own[:, : self.size]
-        # over the power that leaves least to vary, the digits of short rows are not lost beside long ones
-        powers = (2,) if self.homogeneous else (0, 2, 4)
-        over = torch.stack([own / t**power for power in powers])
+        # over the powers that leave least to vary, the digits of short rows are not lost beside long ones
+        powers = [(2, 0)] if self.homogeneous else [(near, far - near) for near in (0, 2, 4) for far in range(5)]
+        over = torch.stack([own / growth(power, t) for power in powers])
         low, high = torch.aminmax(over, dim=2)
         best = torch.where(low > 0.0, high / low, math.inf).argmin(0).tolist()
         return {
