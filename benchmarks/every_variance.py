@@ -1,7 +1,7 @@
 """First and later calls of the NTK over activations, variances and kinds of rows, slowest first.
 
     NOTSODEEP_DATA=FOLDER python -m benchmarks.every_variance --json results/every_variance.json
-    NOTSODEEP_DATA=FOLDER python -m benchmarks.every_variance [--only tanh,elu] [--rows usual,long,raw,near,decades] [--most SECONDS]
+    NOTSODEEP_DATA=FOLDER python -m benchmarks.every_variance [--only tanh,elu] [--rows usual,decades] [--most SECONDS]
     NOTSODEEP_DATA=FOLDER python -m benchmarks.every_variance --dtype float32 [--device cuda]
 
 Times of the processor on one core, on a GPU of the clock; later calls are the best of three, in units of the product
