@@ -243,13 +243,13 @@ class Smoothing:
         return torch.stack([function_of(self.phi, part)(x).detach() @ weights for part in parts])
 
     def _closed(self, parts: Sequence[Part], mean: Tensor, noise: Tensor) -> Tensor:
-        """Where the function has a closed form."""
+        """Return closed forms of the smoothed function."""
         found = self.phi.smoothed(mean, noise.clamp_min(1e-300))
         assert found is not None
         return torch.stack([dict(zip(("value", "slope", "curvature"), found, strict=True))[part] for part in parts])
 
     def _beside_kinks(self, parts: Sequence[Part], mean: Tensor, noise: Tensor) -> Tensor:
-        """Where it is smooth on either side of kinks."""
+        """Integrate over panels that end at kinks, between which the function is smooth on the length of the noise."""
         cut = ((self.kinks - mean[:, None]) / noise[:, None]).clamp_(-_SPAN, _SPAN)
         base = torch.linspace(-_SPAN, _SPAN, 7, dtype=torch.float64).expand(len(mean), -1)
         z, weights = panel_nodes(torch.cat([base, cut], 1).sort(dim=1).values)

@@ -193,7 +193,7 @@ class Table:
         return self.norms.single
 
     def has(self, names: Iterable[Kernel]) -> bool:
-        """Whether it holds these kernels."""
+        """Say whether these kernels are in the table."""
         return self.coefficients.keys() >= set(names)
 
     def holds(self, low: float, high: float) -> bool:
