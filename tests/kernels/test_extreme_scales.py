@@ -433,3 +433,8 @@ def test_two_nearly_equal_rows_are_as_exact_as_among_many(network, angle):
     many, two = nsd.ntk(network, X)[:2, :2], nsd.ntk(network, X[:2])
     np.testing.assert_allclose(two, many, rtol=0, atol=tolerance() * two.max())
     assert two[0, 1] < two.diagonal().min() * (1.0 - 1e-9)  # far below what rounding hides
+
+
+def test_nearly_equal_rows_that_do_not_enter():
+    X = turned(1e-9, 1.0)
+    np.testing.assert_array_equal(nsd.ntk(nsd.DEQ("erf", 0.15, 0.0), X), 0.0)

@@ -26,7 +26,7 @@ from ._limits import LIMITS
 from .caps import Cap, ClosePairs
 from .pointwise import KernelSpec
 from .table import Level, NormScale, Table, on_device
-from .tabulate import one_thread, rounded_range, stay_alone, table_for
+from .tabulate import Unresolved, one_thread, rounded_range, stay_alone, table_for
 
 # ---- tiles -----------------------------------------------------------------------------------------------
 
@@ -478,8 +478,11 @@ class Points:
 
     def _by_angle(self, i: Tensor, j: Tensor, lack: Tensor) -> Mapping[Any, Tensor]:
         sx, sy, lack = (v.to("cpu", torch.float64) for v in (self.sx[i], self.sy[j], lack))
-        with torch.no_grad():
-            return self.spec.run(ClosePairs(lack), (sx, sy), self.dots(i, j, lack))
+        try:
+            with torch.no_grad():
+                return self.spec.run(ClosePairs(lack), (sx, sy), self.dots(i, j, lack))
+        except Unresolved:  # for instance where inputs do not enter
+            return self._by_covariance(i, j, lack)
 
     def _by_covariance(self, i: Tensor, j: Tensor, lack: Tensor) -> Mapping[Any, Tensor]:
         return self.spec.pairwise(self.sx[i], self.sy[j], self.dots(i, j, lack))
