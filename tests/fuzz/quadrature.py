@@ -52,7 +52,7 @@ def _marks(phi: Activation, scale: float, corners: bool = False) -> Array:
     at = np.array([0.0, *phi.kinks])
     if corners:
         return at
-    steps = 2.0 ** np.arange(-3.0, max(1.0, math.log2(10.0 * scale)) + 1.0)
+    steps = 2.0 ** np.arange(-3.0, math.log2(max(2.0, 10.0 * scale)) + 1.0)
     return (at[:, None] + np.concatenate([-steps, [0.0], steps])).ravel()
 
 
