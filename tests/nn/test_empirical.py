@@ -192,6 +192,7 @@ BAD = {
     "no parameters": (nn.ReLU(), {}, "has no parameters"),
     "frozen": (nn.Linear(5, 2).requires_grad_(False), {}, "every parameter is frozen"),
     "unknown names": (nn.Linear(5, 2), {"parameters": "layer9.*"}, "chooses none of"),
+    "an array of no dimension": (nn.Linear(5, 2), {"parameters": np.array("x")}, "must be names"),
     "tuples": (Returns(lambda y: (y, y)), {}, "returns a tuple"),
     "integers": (Returns(lambda y: y.argmax(1)), {}, "has no gradient"),
     "not per row": (Returns(lambda y: y.sum()), {}, "one row of outputs"),

@@ -385,7 +385,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 def chosen(model: nn.Module, parameters: Parameters = None) -> Leaves:
     """Return the parameters that are asked for, by name; those that train unless asked otherwise."""
     every: dict[str, Tensor] = dict(model.named_parameters())
-    given = [parameters] if isinstance(parameters, str) else parameters
+    given = [parameters] if isinstance(parameters, str) or getattr(parameters, "ndim", 1) == 0 else parameters
     if not every:
         raise InvalidInputError(f"{type(model).__name__} has no parameters: there is no gradient to take")
     if parameters is None:
