@@ -515,7 +515,7 @@ class Points:
         table, numbers = self.table, LIMITS.gpu_numbers if x2.is_cuda else LIMITS.nodes_at_once
         assert table is not None
         if table.one_function:
-            scalars = on_device(table.scalars(level, kernel), x2.device)
+            scalars = table.scalars(level, kernel).to(x2)
             out = torch.cat([series_sum(scalars, part, level.parity) for part in x2.split(numbers)])
             return out.mul_(self.sx[i].sqrt()).mul_(self.sy[j].sqrt()) if table.homogeneous else out
         # the factors of all rows, or those of the entries if these are fewer
