@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.name is None:
         Console().print(_list())
         return 0
-    setup = _runner.Setup(options.quick, options.data, options.device, options.jobs)
+    setup = _runner.Setup(options.quick, options.data, options.device, options.jobs, options.networks, options.only)
     try:
         for name in _runner.names() if options.name == "all" else (options.name,):
             _report(name, _runner.run(name, setup, options.output / name), options.output / name)
@@ -47,6 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, default=Path("results"), help="where NAME/full.json and figures go")
     parser.add_argument("--data", type=Path, help="folder of data sets; default NOTSODEEP_DATA, else the cache")
     parser.add_argument("--jobs", type=int, default=1, help="points computed at a time, each with one thread")
+    parser.add_argument("--networks", type=Path, help="folder that keeps trained networks, where a study has it")
+    parser.add_argument("--only", default="", help="a pattern: points whose keys do not contain it are left out")
     parser.add_argument("--device", default="cpu", help="cpu or cuda, for what trains")
     return parser
 

@@ -16,7 +16,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,17 @@ _PACKAGES = ("torch", "numpy", "scipy", "sklearn")
 
 @dataclass(frozen=True)
 class Setup:
-    """How a study is run: its size, the folder of the data sets, the device for what trains, and how many processes."""
+    """How a study is run: its size, the folder of the data sets, the device for what trains, and how many processes.
+
+    ``networks`` is a folder that keeps trained networks, and ``only`` a pattern that the keys of the points contain.
+    """
 
     quick: bool = True
     data: str | Path | None = None
     device: str = "cpu"
     jobs: int = 1
+    networks: Path | None = None
+    only: str = ""
 
     @property
     def size(self) -> str:
@@ -55,11 +60,15 @@ QUICK = Setup()
 
 @dataclass(frozen=True)
 class Point:
-    """One result: the settings that decide it, and the function that computes it."""
+    """One result: the settings that decide it, and the function that computes it.
+
+    Where that is timed, ``prepare`` is what several processes may do before, such as training.
+    """
 
     key: str
     settings: Mapping[str, Any]
     compute: Callable[[], Mapping[str, Any]]
+    prepare: Callable[[], None] | None = None
 
     @staticmethod
     def of(key: str, settings: Mapping[str, Any], function: Callable[..., Any], **others: Any) -> Point:
@@ -104,7 +113,7 @@ def run(
     path = Path(folder) / f"{setup.size}.json"
     document = read_document(path) if path.exists() else _empty(name, setup)
     chosen = chosen_study.points(setup) if points is None else points
-    missing = [p for p in chosen if not _finished(document, p)]
+    missing = [p for p in chosen if not _finished(document, p) and re.search(setup.only, p.key)]
     console = Console(stderr=True)
     found = _computed(missing, setup)
     hidden = not console.is_terminal
@@ -134,17 +143,24 @@ def compute(point: Point, setup: Setup) -> Document:
 
 def _computed(points: Sequence[Point], setup: Setup) -> Iterator[tuple[Point, Document]]:
     """Compute points one after the other, or several at a time with one thread each, as they are finished."""
-    if setup.jobs == 1:
+    prepared = [point.prepare for point in reversed(points) if point.prepare]  # what takes long begins first
+    if setup.jobs > 1 and prepared:
+        with _processes(setup) as pool:
+            wait([pool.submit(prepare) for prepare in prepared])  # what fails will fail again, where it is seen
+    if setup.jobs == 1 or prepared:
         yield from ((point, compute(point, setup)) for point in points)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(setup.jobs, context, _one_thread) as pool:
+    with _processes(setup) as pool:
         futures = {pool.submit(compute, point, setup): point for point in points}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _processes(setup: Setup) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(setup.jobs, multiprocessing.get_context("spawn"), _one_thread)
 
 
 def _one_thread() -> None:

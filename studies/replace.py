@@ -3,23 +3,29 @@
 A DEQ is trained with all its weights, by ``nsd.nn`` or on torchdeq. Rows that it has not seen are shuffled and cut in
 two: one part is measured by ``nsd.replace``, on the other, fresh part the replacement is held against the DEQ. Rivals
 are the bare student, and the DEQ itself with looser tolerances of its solver.
+
+With ``--networks FOLDER --jobs 8`` the DEQs are trained several at a time and kept; what is timed runs by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import math
+import os
 import statistics
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import notsodeep as nsd
@@ -33,6 +39,7 @@ from ._style import MARKERS, by_setting, panels, phrase, shared_legend
 LOOSER = (1e-2, 1e-1)
 BATCHES = (128, 1024, 8192)
 SOLVERS = ("fixed_point_iter", "anderson", "broyden")
+Kept = dict[tuple[int, float], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -85,31 +92,41 @@ class OnTorchDEQ(nn.Module):
         return self.readout(states[-1])
 
 
-def train(run: ReplacedRun, X: Tensor, y: Tensor) -> nn.Module:
-    """Return a DEQ trained on classes with all its weights."""
-    classes = int(y.max()) + 1
-    torch.manual_seed(run.seed)
-    if run.library == "torchdeq":
-        model: nn.Module = OnTorchDEQ(run, X.shape[1], classes).to(X.device)
-        lr = run.lr / 10
-    else:
-        options = nsd.nn.SolverOptions(tol=run.tol, max_steps=100)
-        spec = nsd.DEQ(run.activation, sigma_a2=0.2)
-        model = nsd.nn.DEQ(
-            spec, X.shape[1], run.width, classes, seed=run.seed, bias=True, solver=options, device=X.device
-        ).limit_contraction(run.contraction)
-        lr = run.lr
+def train(run: ReplacedRun, X: Tensor, y: Tensor, kept: Path | None = None) -> nn.Module:
+    """Return a DEQ trained on classes with all its weights; a folder holds those that were trained before."""
+    model, lr = _untrained(run, X, y)
+    path = kept and kept / f"{hashlib.sha256(repr(run).encode()).hexdigest()[:16]}.safetensors"
+    if path and path.exists():
+        model.load_state_dict(load_file(path))
+        return model.eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of rows that do not converge in the midst of training
         settings = {"epochs": run.epochs, "batch_size": run.batch_size, "seed": run.seed, "progress": False}
         nsd.nn.fit(model, (X, y), optimiser="adam", lr=lr, **settings)
-    return model.eval()
+    model.eval()
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(model.state_dict(), part := path.with_suffix(f".{os.getpid()}"))
+        part.replace(path)
+    return model
+
+
+def _untrained(run: ReplacedRun, X: Tensor, y: Tensor) -> tuple[nn.Module, float]:
+    """Return a DEQ and its learning rate."""
+    classes = int(y.max()) + 1
+    torch.manual_seed(run.seed)
+    if run.library == "torchdeq":
+        return OnTorchDEQ(run, X.shape[1], classes).to(X.device), run.lr / 10
+    options = nsd.nn.SolverOptions(tol=run.tol, max_steps=100)
+    spec = nsd.DEQ(run.activation, sigma_a2=0.2)
+    own = {"seed": run.seed, "bias": True, "solver": options, "device": X.device}
+    return nsd.nn.DEQ(spec, X.shape[1], run.width, classes, **own).limit_contraction(run.contraction), run.lr
 
 
 def measure(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
     """Return everything that is measured of one DEQ."""
     X, y, pool, labels = some_rows(run, setup)
-    model = train(run, X, y)
+    model = train(run, X, y, setup.networks)
     calibration, fresh = pool[: -run.fresh][: run.measured], pool[-run.fresh :]
     if run.library == "torchdeq":
         _take_quickest(model, fresh[: BATCHES[1]])
@@ -122,12 +139,14 @@ def measure(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
     }
     options = nsd.nn.ReplaceOptions(steps=run.steps)
     fast: nsd.nn.Replacement | None = None
+    kept: Kept = {}
     for level in sorted(run.levels, key=lambda level: level != run.levels[1]):  # the one in the middle trains
         settings = {"calibration": calibration, "disagreement": level, "progress": False}
         ladder = None if fast is None else [fast.scored, model]
         started = time.perf_counter()
         try:
-            one = nsd.replace(model, X, ladder=ladder, options=options, **settings)
+            with answers_kept(model, kept):
+                one = nsd.replace(model, X, ladder=ladder, options=options, **settings)
         except CertificationError as error:
             found["levels"].append({"disagreement": level, "coverage": None, "refused": str(error)})
             continue
@@ -145,6 +164,24 @@ def measure(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
     found["looser"] = [_looser(model, tol, fresh, answers, truth) for tol in LOOSER]
     found["decide"] = _proven(model, fresh, answers)
     return found
+
+
+@contextlib.contextmanager
+def answers_kept(model: nn.Module, kept: Kept) -> Iterator[None]:
+    """Let a model answer each batch once: all promises are measured on the same rows, in the same batches."""
+    solve = model.forward
+
+    def recall(x: Tensor) -> Tensor:
+        key = (len(x), float(x.double().sum()))
+        if key not in kept or not torch.equal(kept[key][0], x):
+            kept[key] = x.clone(), solve(x)
+        return kept[key][1]
+
+    model.forward = recall  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del model.forward
 
 
 def throughput(model: Any, fast: nsd.nn.Replacement, rows: Tensor, sizes: Sequence[int]) -> dict[str, Any]:
@@ -193,11 +230,16 @@ def _proven(model: Any, fresh: Tensor, answers: Tensor) -> dict[str, Any] | None
 
 def some_rows(run: ReplacedRun, setup: Setup) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return rows to train on with their classes, and all others, shuffled, with theirs."""
-    X, y, X_test, y_test = load(run.data, setup.data).standardised().tensors(setup.device)
+    X, y, X_test, y_test = _tensors(run.data, setup.data, setup.device)
     rest, labels = torch.cat([X[run.trained :], X_test]), torch.cat([y[run.trained :], y_test])
     own = zlib.crc32(repr(run).encode())  # every point is measured on a split of its own
     order = torch.randperm(len(rest), generator=torch.Generator().manual_seed(own)).to(rest.device)
     return X[: run.trained], y[: run.trained], rest[order], labels[order]
+
+
+@functools.lru_cache(maxsize=4)
+def _tensors(data: str, folder: str | Path | None, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return load(data, folder).standardised().tensors(device)
 
 
 def _classes(model: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
@@ -304,13 +346,22 @@ def runs(widest: int, **others: Any) -> list[ReplacedRun]:
         found += [ReplacedRun(data, "notsodeep", "tanh", widths[-1], 0.95, **settings)]
         found += [ReplacedRun(data, "torchdeq", "tanh", widths[0], **settings)]
         found += [ReplacedRun(data, "torchdeq", "relu", widths[-1], **settings)]
-    return found
+    return sorted(found, key=lambda run: run.library)  # those that take long come last
 
 
 def point(run: ReplacedRun, setup: Setup) -> Point:
     kept = "" if run.contraction is None else "/contraction"
     key = f"{run.data}/{run.library}/{run.activation}/{run.width}{kept}"
-    return Point(key, asdict(run), partial(_measured, run, setup))
+    return Point(
+        key,
+        asdict(run),
+        functools.partial(_measured, run, setup),
+        setup.networks and functools.partial(_trained, run, setup),
+    )
+
+
+def _trained(run: ReplacedRun, setup: Setup) -> None:
+    train(run, *some_rows(run, setup)[:2], setup.networks)
 
 
 def _measured(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
@@ -318,7 +369,7 @@ def _measured(run: ReplacedRun, setup: Setup) -> dict[str, Any]:
         try:
             import torchdeq  # noqa: F401
         except ImportError:
-            raise DataError("torchdeq is not installed; pip install torchdeq, or leave these points out") from None
+            raise DataError("torchdeq is not installed; pip install torchdeq, or --only notsodeep") from None
     return measure(run, setup)
 
 

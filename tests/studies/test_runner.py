@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import tomllib
 from pathlib import Path
@@ -81,6 +82,34 @@ def test_several_processes_give_the_same_document(tmp_path):
     assert list(one) == list(two) == ["p0", "p1", "p2", "p3"]
     assert [p["numbers"] for p in one.values()] == [p["numbers"] for p in two.values()]
     assert two["p0"]["made_with"]["device"] == "1 CPU threads"
+
+
+def prepared(folder: Path, i: int) -> None:
+    (folder / f"{i}").touch()
+
+
+def read(folder: Path, i: int) -> dict[str, int]:
+    return {"square": sum(1 for _ in folder.iterdir())}
+
+
+@pytest.mark.slow
+def test_several_processes_prepare_what_one_computes(tmp_path):
+    given = tmp_path / "prepared"
+    given.mkdir()
+    points = [
+        Point(f"p{i}", {"i": i}, functools.partial(read, given, i), functools.partial(prepared, given, i))
+        for i in range(3)
+    ]
+    document = run("squares", Setup(jobs=2), tmp_path, points=points, given=Counting().study)
+    assert [point["numbers"]["square"] for point in document["points"].values()] == [3, 3, 3]
+
+
+def test_points_can_be_left_out(tmp_path):
+    counting = Counting()
+    counting.run(tmp_path, Setup(only="p[12]"))
+    assert counting.calls == [1, 2]
+    counting.run(tmp_path)
+    assert sorted(counting.calls) == [0, 1, 2, 3]
 
 
 def test_quick_and_full_are_kept_apart(tmp_path):
