@@ -7,6 +7,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import notsodeep as nsd
 from helpers import solved, ulps
 from notsodeep.errors import CertificationError, CheckpointError, InvalidInputError, NotSoDeepWarning
 from notsodeep.nn import Replacement, ReplaceOptions
+from notsodeep.nn.ladder import thresholds_of
 from notsodeep.nn.model import LIMITS
 
 P, CLASSES = 6, 3
@@ -100,6 +102,15 @@ def test_a_generous_promise_lets_the_student_answer_everything() -> None:
     """Also where fresh rows are less sure than all that chose the thresholds."""
     found = replaced(rows=3.0 * TRAIN, disagreement=0.6)
     assert found.certificate.coverage == 1.0
+
+
+def test_thresholds_reach_rows_that_are_much_less_sure() -> None:
+    """Rows that trained the model may have scores near eleven where fresh ones go down to zero."""
+    surest = SimpleNamespace(rows=torch.linspace(10.0, 11.0, 400)[:, None])
+    found = thresholds_of([lambda rows: (rows, rows[:, 0])], [(0.0, 1.0)], surest, surest)
+    below = np.sort(found[found < 10.0])
+    assert below[0] < 0.0
+    assert np.diff(below).max() < 0.05
 
 
 def test_regression_promises_an_error() -> None:

@@ -135,5 +135,6 @@ def thresholds_of(rungs: list[Scored], scale: list[tuple[float, float]], choose:
     if not len(seen):
         raise InvalidInputError("no row has a finite score: a score is one number per row, the larger the surer")
     low, middle = seen.min(), np.median(seen)
-    # fresh rows may be less sure than these: the thresholds reach further down, and are dense there
-    return np.concatenate([seen, np.linspace(2.0 * low - middle, middle, 1000)])
+    # fresh rows may be less sure than these, much less if these trained the model: the thresholds reach further down,
+    # and are the denser the nearer they are
+    return np.concatenate([seen, *(np.linspace(low - 2.0**k * (middle - low), middle, 1000) for k in range(7))])
