@@ -416,6 +416,25 @@ def test_auto_ladders_have_looser_solvers(monkeypatch, tmp_path) -> None:
     assert torch.equal(Replacement.load(tmp_path / "fast.safetensors", model)(LATER), found(LATER))
 
 
+def test_networks_that_fail_among_hard_rows_alone_are_measured_there() -> None:
+    """A solver that stops for a whole batch may be right on hard rows only where easy ones are beside them."""
+    model = deq()
+
+    def sure(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.where(x[:, :1] > 0.0, model(x), -model(x)), x[:, 0]
+
+    def moody(x: Tensor) -> Tensor:
+        """Answer the hardest 4 % of all rows wrongly where the batch has few others than those left by ``sure``."""
+        alone = float((x[:, 0] < 0.0).double().mean()) > 0.9
+        return torch.where(((x[:, 0] < -1.75) & alone)[:, None], -model(x), model(x))
+
+    found = replaced(model, ladder=[sure, moody, model], disagreement=0.02)
+    differs = found.predict(LATER).argmax(1) != model(LATER).argmax(1)
+    assert float(differs.double().mean()) <= 0.02 + 3.0 * (0.02 / len(LATER)) ** 0.5
+    with pytest.raises(CertificationError, match="answers so many rows differently when its batches change"):
+        replaced(moody, ladder=[sure, moody], disagreement=0.02)
+
+
 def test_rungs_with_scores_of_their_own_and_abstention() -> None:
     model = deq()
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import check_fields, positive_int, shown, trains, whole_seed
-from .._arrays import as_numbers, like
+from .._arrays import Array, as_numbers, like
 from .._words import Drawn, as_html
 from ..errors import CheckpointError, InvalidInputError, NotSoDeepError, warn
 from .certify import Certificate, Drift, Measured, certify, check_promise, check_rows, compare_samples
@@ -135,8 +135,7 @@ def replace(
         rungs = [with_score(one, train, pool, choose, options, disagreement, seed) for one in networks]
     scale = common_scale(rungs, choose)
     thresholds = thresholds_of(rungs, scale, choose, train)
-    again = _asked_again(ask, measure)
-    measured, alone = _measure(rungs, scale, measure, measure.answers if abstains else again, truth)
+    measured, alone, again = _measure(rungs, scale, measure, None if abstains else ask, truth)
     record: dict[str, Any] = {"distilled": len(train), "chosen": len(choose), "student_disagreement": alone}
     record |= asdict(ask.agreement) | {"labels": truth is not None, "abstains": abstains}
     record["rungs"] = [(rung.kind, *line) for rung, line in zip(rungs, scale, strict=True)]
@@ -554,14 +553,31 @@ def _check_student(student: nn.Module, data: Data, steps: int) -> None:
 
 
 def _measure(
-    rungs: Sequence[Scored], scale: Sequence[tuple[float, float]], data: Data, rest: Tensor, truth: Tensor | None
-) -> tuple[Measured, float]:
-    """Return scores and losses of the measured rows, ``rest`` being the last answers, and how often rung 1 differs."""
-    found = [scores_of(rung, data.rows) for rung in rungs]
-    scores = [offset + slope * score for (_, score), (offset, slope) in zip(found, scale, strict=True)]
-    losses = [_loss(outputs, data, truth).cpu().numpy() for outputs in (*(one for one, _ in found), rest)]
-    alone = float(data.differs(found[0][0]).double().mean())
-    return Measured(np.stack(scores, 1), np.stack(losses, 1)), alone
+    rungs: Sequence[Scored],
+    scale: Sequence[tuple[float, float]],
+    data: Data,
+    ask: Teacher | None,
+    truth: Tensor | None,
+) -> tuple[Measured, float, Tensor]:
+    """Return scores and losses of the measured rows, how often rung 1 differs, and the answers of the model.
+
+    Answers may depend on the batch, and later rungs will only see rows of which all before were unsure. So they, and
+    the model, are measured on the least sure rows first: these share batches with their like.
+    """
+    scores: list[Array] = []
+    answers: list[Tensor] = []
+    surest = np.full(len(data), -np.inf)
+    for rung, (offset, slope) in zip(rungs, scale, strict=True):
+        order = torch.from_numpy(np.argsort(surest, kind="stable")).to(data.rows.device)
+        outputs, score = scores_of(rung, data.rows[order])
+        back = torch.argsort(order)
+        answers.append(outputs[back])
+        scores.append(offset + slope * score[back.cpu().numpy()])
+        surest = np.fmax(surest, scores[-1])
+    rest = data.answers if ask is None else _asked_again(ask, data, torch.from_numpy(np.argsort(surest, kind="stable")))
+    losses = [_loss(outputs, data, truth).cpu().numpy() for outputs in (*answers, rest)]
+    alone = float(data.differs(answers[0]).double().mean())
+    return Measured(np.stack(scores, 1), np.stack(losses, 1)), alone, rest
 
 
 def _loss(outputs: Tensor, data: Data, truth: Tensor | None) -> Tensor:
@@ -570,9 +586,9 @@ def _loss(outputs: Tensor, data: Data, truth: Tensor | None) -> Tensor:
     return data.agreement.wrong(outputs, truth).int() - data.agreement.wrong(data.answers, truth).int()
 
 
-def _asked_again(ask: Teacher, data: Data) -> Tensor:
-    """Return the model's answers when it is asked again among others, in smaller batches."""
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).to(data.rows.device)
+def _asked_again(ask: Teacher, data: Data, order: Tensor) -> Tensor:
+    """Return the model's answers when it is asked again, in this order and in smaller batches."""
+    order = order.to(data.rows.device)
     again = torch.empty_like(data.answers)
     again[order] = in_batches(ask, data.rows[order], LIMITS.batch // 8)
     share = float(data.differs(again).double().mean())
