@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Self, Unpack
 
@@ -148,11 +149,14 @@ class DEQ(Model):
             found = find_equilibrium(self._step, [rows], self.solver)
         return replace(found, value=found.value / math.sqrt(self.width))
 
-    def _project(self, x: Tensor) -> Tensor:
-        """Return sigma_b B x + sigma_c c in the weights' own precision: bfloat16 would exceed any useful tolerance."""
+    def _project(self, x: Tensor, inject: Callable[[Tensor, Tensor | None], Tensor] | None = None) -> Tensor:
+        """Return sigma_b B x + sigma_c c in the weights' own precision: bfloat16 would exceed any useful tolerance.
+
+        Another ``inject`` may multiply by B and add the rest.
+        """
         with torch.autocast(x.device.type, enabled=False):
             shift = None if self.offset is None else self._sigmas[2] * self.offset
-            drive = self._inject(self._drive_factor() * x.to(self.input.dtype), shift)
+            drive = (inject or self._inject)(self._drive_factor() * x.to(self.input.dtype), shift)
         if self._dense.normalise and not bool(drive.any(-1).all()):
             raise InvalidInputError(
                 "a row of zeros has pre-activations of zero, which cannot be normalised; leave it out, or give the DEQ "
