@@ -260,7 +260,8 @@ def _in_parts(weights: Tensor) -> Callable[[Tensor, Tensor | None], Tensor]:
     """Return the map of the inputs, summed in parts: the longest sum decides what rounding may do to the drive."""
 
     def inject(x: Tensor, shift: Tensor | None) -> Tensor:
-        drive, *others = (nn.functional.linear(*pair) for pair in zip(x.split(_PART, 1), weights.split(_PART, 1)))
+        pairs = zip(x.split(_PART, 1), weights.split(_PART, 1), strict=True)
+        drive, *others = (nn.functional.linear(*pair) for pair in pairs)
         for part in others:
             drive = drive.add_(part)
         return drive if shift is None else drive + shift
