@@ -67,7 +67,7 @@ def distances_table(document: Document) -> Table:
 
 
 def replace_table(document: Document) -> Table:
-    """What replacements promise, keep and gain: speeds are those of the DEQ at its tolerance, shares are in per cent."""
+    """What replacements promise, keep and gain: speeds over the DEQ at its tolerance, shares in per cent."""
     heads = ["DEQ", "answered by the student", "disagreement seen", "student alone", "accuracy: DEQ / student"]
     heads += ["fast(x) / predict, 1,024; 8,192", "two cores", "DEQ at 0.01, 0.1", "ladder", "decide / solver"]
     return heads, [_replaced_row(point["settings"], point["numbers"]) for point in document["points"].values()]
@@ -87,13 +87,13 @@ def _replaced_row(settings: Document, found: Document) -> list[str]:
         name,
         " / ".join(f"{100 * level['coverage']:.1f}" for level in levels),
         " / ".join(f"{100 * level['fresh_disagreement']:.2f}" for level in levels),
-        f"{100 * found['student']['disagreement']:.2f}" if "student" in found else "–",
+        f"{100 * found['student']['disagreement']:.2f}" if "student" in found else "-",
         " / ".join(f"{100 * part['accuracy']:.2f}" for part in (found, found.get("student")) if part),
         "; ".join(f"{t['model'] / t['batches']:.1f} / {t['model'] / t['predict']:.1f}" for t in times.values() if t),
-        f"{two[0] / two[1]:.1f}" if two[0] and two[1] else "–",
+        f"{two[0] / two[1]:.1f}" if two[0] and two[1] else "-",
         ", ".join(_looser(one, times["1024"]) for one in found["looser"]),
-        _climbed(ladder, times["8192"]) if ladder and times["8192"] else "–",
-        _decided(proof) if proof else "–",
+        _climbed(ladder, times["8192"]) if ladder and times["8192"] else "-",
+        _decided(proof) if proof else "-",
     ]
 
 
