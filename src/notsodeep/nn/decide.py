@@ -139,9 +139,10 @@ class Search:
                 ratio = self._ratio(outputs, radius, read_error, tol).clamp_max_(1e300)
                 return ratio.masked_fill_(~(ahead > 0.0) & (ratio > _ALMOST), math.inf)
 
-            # a look takes as long as a step of a narrow network, and stalls an accelerator
-            seldom = start.is_cuda or start.shape[1] < LIMITS.narrow
-            looks = self.first if begin is None else 1, 2 if seldom else 1
+            # a look takes as long as several steps of a narrow network, and stalls an accelerator
+            narrow = 0 if start.is_cuda else start.shape[1]
+            between = next((steps for width, *steps in LIMITS.looks if narrow < width), (1, 1))
+            looks = (self.first if begin is None else 1, *between)
             found = solve_equilibrium(map_of(slice(None)), start, self.options, map_of, measure, looks)
             outputs = problem.outputs(found.value, seen)
         return outputs, found.row_steps, found.converged, reached / problem.scale, found.value[~found.converged]
