@@ -122,7 +122,10 @@ class DEQ(Model):
 
     def _step(self, u: Tensor | None, drive: Tensor) -> Tensor:
         """Return sqrt(m) z behind the cell, from sqrt(m) z before it, or from zero."""
-        v = drive if u is None else self._layer.affine(drive, u, self.recurrent)
+        if u is not None and torch.is_grad_enabled() and self.recurrent.ndim == 2:
+            v = drive + nn.functional.linear(self._layer.gain * u, self.recurrent)  # gradients of rows are seen there
+        else:
+            v = drive if u is None else self._layer.affine(drive, u, self.recurrent)
         if self._dense.normalise:
             v = v / root_mean_square(v)
         for phi, weight in itertools.zip_longest(self._dense.activations, self.inner):
