@@ -66,11 +66,58 @@ def distances_table(document: Document) -> Table:
     return ["point", "form", *first], rows
 
 
+def replace_table(document: Document) -> Table:
+    """What replacements promise, keep and gain: speeds over the DEQ at its tolerance, shares in per cent."""
+    heads = ["DEQ", "answered by the student", "disagreement seen", "student alone", "accuracy: DEQ / student"]
+    heads += ["fast(x) / predict, 1,024; 8,192", "two cores", "DEQ at 0.01, 0.1", "ladder", "decide / solver"]
+    return heads, [_replaced_row(point["settings"], point["numbers"]) for point in document["points"].values()]
+
+
+def _replaced_row(settings: Document, found: Document) -> list[str]:
+    kept = ", contraction kept" if settings["contraction"] else ""
+    name = (
+        f"{word(settings['data'])}, {settings['library']}, {word(settings['activation'])}, {settings['width']:,}{kept}"
+    )
+    levels = [level for level in found["levels"] if level["coverage"] is not None]
+    timed: Document = next((level for level in levels if "model_seconds_1024" in level), {})
+    times = {size: found.get("predict", {}).get(size) for size in ("1024", "8192")}
+    two = [timed.get(f"{who}_seconds_two_cores") for who in ("model", "replacement")]
+    ladder, proof = found.get("ladder"), found.get("decide")
+    return [
+        name,
+        " / ".join(f"{100 * level['coverage']:.1f}" for level in levels),
+        " / ".join(f"{100 * level['fresh_disagreement']:.2f}" for level in levels),
+        f"{100 * found['student']['disagreement']:.2f}" if "student" in found else "-",
+        " / ".join(f"{100 * part['accuracy']:.2f}" for part in (found, found.get("student")) if part),
+        "; ".join(f"{t['model'] / t['batches']:.1f} / {t['model'] / t['predict']:.1f}" for t in times.values() if t),
+        f"{two[0] / two[1]:.1f}" if two[0] and two[1] else "-",
+        ", ".join(_looser(one, times["1024"]) for one in found["looser"]),
+        _climbed(ladder, times["8192"]) if ladder and times["8192"] else "-",
+        _decided(proof) if proof else "-",
+    ]
+
+
+def _looser(one: Document, times: Document | None) -> str:
+    ratio = times["model"] / times[f"tol {one['tol']:g}"] if times else one["ratio"]
+    return f"{100 * one['disagreement']:.2f} at {ratio:.1f}"
+
+
+def _climbed(ladder: Document, times: Document) -> str:
+    return f"{100 * ladder['disagreement']:.2f} at {times['model'] / ladder['seconds']:.1f}"
+
+
+def _decided(proof: Document) -> str:
+    speed = proof["model_seconds"] / proof["decide_seconds"]
+    return f"{proof['steps']:.1f} / {proof['solver_steps']:.1f} steps, {speed:.2f} times"
+
+
 TABLES: dict[str, Callable[[Document], Table]] = {
     "accuracy": accuracy_table,
     "eigenvalues": distances_table,
     "kernels": distances_table,
     "one_layer_width": one_layer_width_table,
+    "replace": replace_table,
+    "replace_cpu": replace_table,
     "sphere": distances_table,
 }
 """The tables that the command prints, by study."""

@@ -111,14 +111,15 @@ def solve_equilibrium(
     options: SolverOptions | None = None,
     restrict: Callable[[Tensor], Step] | None = None,
     residual: Residual | None = None,
-    looks: tuple[int, int] | None = None,
+    looks: tuple[int, int, int] | None = None,
 ) -> Equilibrium:
     """Iterate until |f(z) - z| <= tol |f(z)| in every row, or for ``max_steps`` evaluations of f = ``step``.
 
     Rows are independent problems: each keeps the image that met the tolerance first, whatever the others do. With
     ``restrict``, which returns the map of some rows, those that are done leave the batch as soon as they are two fifths
     of it. Another ``residual`` may take the place of the relative one; where it is not finite a row is given up.
-    ``looks`` are the first step after which there is something to see, and the steps from look to look.
+    ``looks`` are the first step after which there is something to see, and the least and the most steps from look to
+    look: half of the steps so far, within these bounds.
     """
     options = options or SolverOptions()
     if z0.numel() == 0:  # no rows, nothing to solve
@@ -126,14 +127,16 @@ def solve_equilibrium(
         return Equilibrium(z0.clone(), empty, 0, empty == 0, empty.long())
     solver = _Solver({"picard": math.inf, "auto": LIMITS.patience, "anderson": 0}[options.method])
     state = _Progress(z0, options.tol, restrict if z0.ndim == 2 else None, residual)
-    first, stride = looks or _looks(z0, options.tol)
+    due, least, most = looks or _looks(z0, options.tol)
     z = z0
     for count in range(1, options.max_steps + 1):
         image = step(z)
         if count == 1 and getattr(image, "shape", None) != z.shape:
             raise InvalidInputError(f"step must keep the shape {tuple(z.shape)} of a tensor, got {shown(image)}")
         early = count == 1 and looks is None  # rows that are there already
-        if early or (count >= first and (count - first) % stride == 0) or count == options.max_steps:
+        if early or count in (due, options.max_steps):
+            if count == due:
+                due += max(least, min(most, count // 2))
             rows = state.look(z, image, count, last=count == options.max_steps)
             if state.finished:
                 break
@@ -144,13 +147,14 @@ def solve_equilibrium(
     return state.result(count)
 
 
-def _looks(z0: Tensor, tol: float) -> tuple[int, int]:
-    """Return the second step after which residuals are looked at, and the steps between looks from there on.
+def _looks(z0: Tensor, tol: float) -> tuple[int, int, int]:
+    """Return the second step after which residuals are looked at, and the steps between looks from there on, twice.
 
     The rows have no part in that: what one of them ends on must not depend on the others.
     """
     first = math.floor(1.5 * max(0.0, -math.log10(tol)))  # random weights take more steps than that
-    return max(2, first), LIMITS.stride if z0.is_cuda else 1
+    stride = LIMITS.stride if z0.is_cuda else 1
+    return max(2, first), stride, stride
 
 
 # ---- the next iterate --------------------------------------------------------------------------------------

@@ -118,6 +118,20 @@ def test_distances_of_many_classes_are_bounded_from_above() -> None:
     assert float((search.apart - exact).max()) < ulps(64) * search.reach
 
 
+@pytest.mark.parametrize("inputs", [112, 113, 700])
+def test_the_rounding_of_many_inputs_is_bounded(inputs: int) -> None:
+    model = nsd.nn.DEQ(CELLS["relu"], inputs, M, CLASSES)
+    x = torch.randn(200, inputs, generator=torch.Generator().manual_seed(0))
+    x[::2] += 1e4 * torch.sign(model.input[0].detach())  # long sums, which cancel in the other units
+    problem = Proven(model, 0.9)
+    drive = problem.start(x)[1]
+    exact = copy.deepcopy(model).double()._project(x.double()).detach()
+    found = (drive.double() - exact).norm(dim=1)
+    bound = problem.errors(x, drive)[0].rest
+    assert bool((found > 0.0).all())
+    assert bool((found <= bound).all())
+
+
 def test_ties_are_not_proven() -> None:
     model, x = network("tanh"), rows(200)
     with torch.no_grad():

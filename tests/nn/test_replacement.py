@@ -601,6 +601,7 @@ def changing(x: Tensor) -> Tensor:
         (lambda x: x[:, :0], {"tolerance": 0.5}, "hold no numbers"),
         (lambda x: 1 / 0, {}, "fails on rows .* division by zero"),
         (lambda x: deq()(x).argmax(1), {}, "let it return the scores, not the class"),
+        (lambda x: deq()(x)[:, :, None], {}, r"fields of classes give tolerance=\(None, share\)"),
         (lambda x, y: x, {}, "takes them joined, and splits them itself"),
         (None, {"disagreement": 0.0}, "disagreement must lie strictly between 0 and 1"),
         (None, {"confidence": 1.0}, "confidence must lie strictly between 0 and 1"),

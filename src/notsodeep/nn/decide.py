@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._arguments import finite, isolation, positive_int
 from .._arrays import as_numbers, as_rows, like
@@ -27,6 +27,7 @@ from ..errors import ContractionError, InvalidInputError
 from .model import LIMITS, naming
 
 _ALMOST = 1.0 - 1e-9  # a bound over what it must be below: strictly less than one
+_PART = 112  # inputs that are summed at a time: a bound of rounding then leaves few rows of images to float64
 _FUNCTION = 16  # units in the last place by which an activation may be off: twice what is seen on a grid
 
 
@@ -121,9 +122,9 @@ class Search:
             factors, rest = self._bounds(start, *problem.errors(x, drive))
             reached = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
 
-            some = slice(None) if seen.shape[1] else slice(1)  # of which all see the same
-            origin = torch.zeros_like(start[some])
-            constant = problem.outputs(origin, seen[some]).expand(len(x), -1)  # outputs are affine
+            own = bool(seen.shape[1])  # else the outputs of all rows have one constant part, since they are affine
+            first = slice(None) if own else slice(1)
+            constant = problem.outputs(torch.zeros_like(start[first]), seen[first])
 
             def map_of(rows: Any) -> Callable[[Tensor], Tensor]:
                 inputs = drive[rows]
@@ -134,13 +135,14 @@ class Search:
                 norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in (image - u, image)]).double()
                 radius, read_error, ahead = torch.addmm(rest[:, rows], factors, norms).unbind()
                 reached[rows] = torch.where(still_open, radius, reached[rows])  # a row that is done stays
-                outputs = torch.addmm(constant[rows], image, problem.effect.mT).double()
+                outputs = torch.addmm(constant[rows] if own else constant, image, problem.effect.mT).double()
                 ratio = self._ratio(outputs, radius, read_error, tol).clamp_max_(1e300)
                 return ratio.masked_fill_(~(ahead > 0.0) & (ratio > _ALMOST), math.inf)
 
-            # a look takes as long as a step of a narrow network, and stalls an accelerator
-            seldom = start.is_cuda or start.shape[1] < LIMITS.narrow
-            looks = self.first if begin is None else 1, 2 if seldom else 1
+            # a look takes as long as several steps of a narrow network, and stalls an accelerator
+            narrow = 0 if start.is_cuda else start.shape[1]
+            between = next((steps for width, *steps in LIMITS.looks if narrow < width), (1, 1))
+            looks = (self.first if begin is None else 1, *between)
             found = solve_equilibrium(map_of(slice(None)), start, self.options, map_of, measure, looks)
             outputs = problem.outputs(found.value, seen)
         return outputs, found.row_steps, found.converged, reached / problem.scale, found.value[~found.converged]
@@ -198,7 +200,9 @@ class Proven:
         layer, info = model._layer, torch.finfo(model.recurrent.dtype)
         unit, count = info.eps / 2.0, layer.features(model.recurrent)
         terms = [layer.terms(weights) + 8 for weights in (model.recurrent, model.input)]
-        lost, lost_drive = (gamma(number, unit) for number in terms)
+        self.inject = _in_parts(model.input) if model.input.ndim == 2 else None
+        longest = terms[1] if self.inject is None else min(terms[1], _PART + terms[1] // _PART + 9)
+        lost, lost_drive = gamma(terms[0], unit), gamma(longest, unit)
         under = sum(terms) * math.sqrt(count) * info.tiny  # products may underflow
         # factors of |u|, of |B| |x|, of |drive| and of one: ``error`` bounds that of a step, ``size`` pre-activations
         gain = layer.gain * layer.spread(model.recurrent)
@@ -226,7 +230,7 @@ class Proven:
     def start(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return a first state for every row, and what the map and the outputs need of its input."""
         x = x.to(self.model.input.dtype)
-        drive = self.model._project(x)
+        drive = self.model._project(x, self.inject)
         seen = x if self.sees_inputs else x[:, :0]
         return self.model._step(None, drive), drive, seen
 
@@ -236,7 +240,7 @@ class Proven:
     def errors(self, x: Tensor, drive: Tensor) -> tuple[Rounding, Rounding]:
         """Return bounds of the rounding errors of a step and of an output."""
         x = x.to(torch.promote_types(x.dtype, drive.dtype))
-        inputs = norm_slack(x)[0] * torch.linalg.vector_norm(x, 1, dim=1).double()
+        inputs = norm_slack(x)[0] * x.abs().sum(1).double()  # three times as fast as vector_norm
         inputs += x.shape[1] * torch.finfo(x.dtype).tiny
         of_state, of_input, of_drive, constant = self.error
         step = Rounding(of_state, of_input * self.columns * inputs + of_drive * upper_norms(drive) + constant)
@@ -251,6 +255,19 @@ def _size_inside(phi: Activation, device: torch.device) -> float:
         exact = phi(x.double())
         off = 2.0 * (phi(x).double() - exact).abs() / (_FUNCTION * torch.finfo(x.dtype).eps / 2.0)
     return max(float((off - phi.lipschitz * x.double().abs()).nan_to_num(0.0, 0.0).max()), float(exact[-1].abs()))
+
+
+def _in_parts(weights: Tensor) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """Return the map of the inputs, summed in parts: the longest sum decides what rounding may do to the drive."""
+
+    def inject(x: Tensor, shift: Tensor | None) -> Tensor:
+        pairs = zip(x.split(_PART, 1), weights.split(_PART, 1), strict=True)
+        drive, *others = (nn.functional.linear(*pair) for pair in pairs)
+        for part in others:
+            drive = drive.add_(part)
+        return drive if shift is None else drive + shift
+
+    return inject
 
 
 def gamma(count: int, unit: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Self, Unpack
 
@@ -121,7 +122,10 @@ class DEQ(Model):
 
     def _step(self, u: Tensor | None, drive: Tensor) -> Tensor:
         """Return sqrt(m) z behind the cell, from sqrt(m) z before it, or from zero."""
-        v = drive if u is None else self._layer.affine(drive, u, self.recurrent)
+        if u is not None and torch.is_grad_enabled() and self.recurrent.ndim == 2:
+            v = drive + nn.functional.linear(self._layer.gain * u, self.recurrent)  # gradients of rows are seen there
+        else:
+            v = drive if u is None else self._layer.affine(drive, u, self.recurrent)
         if self._dense.normalise:
             v = v / root_mean_square(v)
         for phi, weight in itertools.zip_longest(self._dense.activations, self.inner):
@@ -148,11 +152,14 @@ class DEQ(Model):
             found = find_equilibrium(self._step, [rows], self.solver)
         return replace(found, value=found.value / math.sqrt(self.width))
 
-    def _project(self, x: Tensor) -> Tensor:
-        """Return sigma_b B x + sigma_c c in the weights' own precision: bfloat16 would exceed any useful tolerance."""
+    def _project(self, x: Tensor, inject: Callable[[Tensor, Tensor | None], Tensor] | None = None) -> Tensor:
+        """Return sigma_b B x + sigma_c c in the weights' own precision: bfloat16 would exceed any useful tolerance.
+
+        Another ``inject`` may multiply by B and add the rest.
+        """
         with torch.autocast(x.device.type, enabled=False):
             shift = None if self.offset is None else self._sigmas[2] * self.offset
-            drive = self._inject(self._drive_factor() * x.to(self.input.dtype), shift)
+            drive = (inject or self._inject)(self._drive_factor() * x.to(self.input.dtype), shift)
         if self._dense.normalise and not bool(drive.any(-1).all()):
             raise InvalidInputError(
                 "a row of zeros has pre-activations of zero, which cannot be normalised; leave it out, or give the DEQ "

@@ -36,7 +36,8 @@ class NetworkLimits:
     head_steps: int = 600  # of a small network that learns a score from a few thousand rows: a second
     waiting: int = 1 << 26  # outputs that predict holds while it collects rows for the model: 256 MB
     gradient_bytes: float = 2.0**29  # of gradients held at a time: those of 100 rows and a million weights
-    narrow: int = 128  # states shorter than that are looked at after every second step when classes are proven
+    # where classes are proven: states shorter than the first number are looked at after so many steps, least and most
+    looks: tuple[tuple[int, int, int], ...] = ((128, 2, 4), (512, 1, 4))
     batch: int = 1024  # rows that are evaluated together: enough to fill two cores or a GPU at width 1,024
 
 

@@ -72,10 +72,14 @@ class Agreement:
         if 0 in shape:
             raise InvalidInputError(f"the model has outputs of shape {shape} for each row, which hold no numbers")
         if self.tolerance is None and (len(shape) != (1 if self.share is None else max(2, len(shape))) or shape[0] < 2):
-            hint = "the scores, not the class" if whole else "(-y, y) for a single logit y"
+            hint = "for classes let it return " + (
+                "the scores, not the class" if whole else "(-y, y) for a single logit y"
+            )
+            if len(shape) > 1 and self.share is None:
+                hint = "for fields of classes give tolerance=(None, share), the share of pixels that may differ"
             raise InvalidInputError(
-                f"the model has outputs of shape {shape} for each row, which are no scores of two or more classes; for "
-                f"classes let it return {hint}, for numbers give tolerance=, the error that counts as agreement"
+                f"the model has outputs of shape {shape} for each row, which are no scores of two or more classes; "
+                f"{hint}, for numbers give tolerance=, the error that counts as agreement"
             )
         if self.share is not None and not shape:
             raise InvalidInputError("a share of pixels belongs to fields; the model has one number for each row")
