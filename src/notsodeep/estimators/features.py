@@ -8,7 +8,6 @@ where M follows the noise of the rows it was made from.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -77,7 +76,7 @@ def following(machine: FittedMachine, problem: Problem, before: Features | None,
     A large ridge leaves little of f but its straight part, so that M is made with a small one.
     """
     if machine.ridge > LIMITS.feature_ridge:
-        machine = fit_machine(machine.kernel, seen(problem, before), LIMITS.feature_ridge, "cholesky")
+        machine = fit_machine(machine.kernel, problem.seen(before), LIMITS.feature_ridge, "cholesky")
     M = outer_products(machine, problem.weights, kind, most)
     M = M / (float(M.abs().max()) or 1.0)
     if kind == "diagonal":
@@ -89,11 +88,6 @@ def following(machine: FittedMachine, problem: Problem, before: Features | None,
     X, w = problem.X, problem.weights
     size = float(w @ Features(root)(X).square().sum(1) / w.sum())
     return Features(root / math.sqrt(size)) if size > 0.0 else Features(X.new_ones(X.shape[1]))  # f is constant
-
-
-def seen(problem: Problem, features: Features | None) -> Problem:
-    """Return the problem with its rows as the kernel sees them."""
-    return problem if features is None else dataclasses.replace(problem, X=features(problem.X))
 
 
 @dataclass(eq=False)
@@ -139,7 +133,7 @@ class Rounds:
 
     def _machine(self, part: Tensor, features: Features | None) -> FittedMachine:
         """Fit to the rows outside a fold, with a ridge of its own."""
-        problem = seen(self.problem.at(~part), features)
+        problem = self.problem.at(~part).seen(features)
         codes = None if self.codes is None else self.codes[~part]
         ridge = self.ridge or best_ridge(self.kernel, problem, None, loss_of(problem, codes))[0]
         return fit_machine(self.kernel, problem, ridge, "cholesky")
@@ -169,7 +163,7 @@ class Rounds:
         features: Features | None = None
         for before in range(number):
             ridge = self.ridge_at((kind if before else None, before), len(part.X))
-            machine = fit_machine(self.kernel, seen(part, features), ridge, "cholesky")
+            machine = fit_machine(self.kernel, part.seen(features), ridge, "cholesky")
             features = following(machine, part, features, kind, LIMITS.gradient_rows[1])
         assert features is not None
         return features

@@ -28,7 +28,7 @@ from ..networks import Kernel
 from ..solve import NetworkKernel
 from ..solve._limits import LIMITS
 from ..solve.dense import Factor, factorise
-from .features import Wanted, learn_features, seen
+from .features import Wanted, learn_features
 from .kernel import deq_of
 from .machine import Problem, kernel_matrix
 from .selection import widest
@@ -139,7 +139,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         problem = Problem.of(self._X, self._Y, torch.ones_like(self._X[:, 0]), intercept=True)
         start = NetworkKernel(self._source, self.kernel)
         self._features, _ = learn_features(start, problem, None, None, self.features)
-        self._X = seen(problem, self._features).X
+        self._X = problem.seen(self._features).X
         order = np.random.default_rng(0).permutation(len(self._X))[: ROWS_AND_TRIES[-1][0]]
         if self._moved():
             self._maximise(order)

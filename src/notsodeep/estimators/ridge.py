@@ -26,10 +26,9 @@ from .._arguments import check_settings, checked
 from ..errors import InvalidInputError
 from ..networks import Kernel
 from ..solve import NetworkKernel
-from ..solve.iterative import Solver
 from ._limits import LIMITS
-from .features import Wanted, learn_features, seen
-from .machine import Problem, fit_machine
+from .features import Wanted, learn_features
+from .machine import Problem, Solver, fit_machine
 from .selection import ACTIVATIONS, Choice, Search, loss_of
 from .specification import (
     FLOATS,
@@ -92,8 +91,10 @@ class KernelMachine(WithClient, BaseEstimator):
         kernel = NetworkKernel(choice.network, self.kernel)
         self._problem = Problem.of(self.scaler_.scaled(rows), targets, w, self.fit_intercept)
         ridge = None if self.ridge == "loo" else float(self.ridge)
-        self._features, record = learn_features(kernel, self._problem, labels, ridge, self.features)
-        self._problem, self.best_ = seen(self._problem, self._features), self.best_ | record
+        self._features = None
+        if self.features is not None:
+            self._features, record = learn_features(kernel, self._problem, labels, ridge, self.features)
+            self._problem, self.best_ = self._problem.seen(self._features), self.best_ | record
         self._flat, self._shape = flat, T.shape
         smaller, last = self._smaller(), min(few, len(kept))
         tail = loss_of(self._problem.at(slice(-last, None)), None if labels is None else labels[-last:])
