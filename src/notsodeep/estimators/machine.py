@@ -51,12 +51,12 @@ class Problem:
         ones = torch.ones_like(self.targets[:, : int(self.intercept)])
         return torch.cat([self.targets, ones], dim=1)
 
-    def left_out(self, found: Tensor) -> Tensor:
+    def left_out(self, predictions: Tensor) -> Tensor:
         """Return leave-one-out predictions of the last rows, (m, k), from those for the right-hand sides."""
         if not self.intercept:
-            return found
-        taken = self.weights.clamp_max(1.0)
-        return with_mean(found, self.targets[-len(found) :], self.mean, taken[-len(found) :], self.weights.sum())
+            return predictions
+        targets, weights = (values[-len(predictions) :] for values in (self.targets, self.weights))
+        return with_mean(predictions, targets, self.mean, weights.clamp_max(1.0), self.weights.sum())
 
     def seen(self, features: Callable[[Tensor], Tensor] | None) -> Problem:
         """Return the problem with its rows as a kernel behind learned features sees them."""
@@ -84,14 +84,14 @@ class FittedMachine:
     def predict(self, X: Tensor, client: Any = None) -> Tensor:
         """Return f at the rows of X, (m, k), in double precision; a client shares a long sum among its workers."""
         if client is None or len(X) * len(self.X) < SOLVE_LIMITS.entries:
-            found = self.mean + self.kernel.expansion(X, self.X, self.coefficients)
+            outputs = self.mean + self.kernel.expansion(X, self.X, self.coefficients)
         else:
             from ..distributed.operator import expand
 
-            found = self.mean + expand(client, self.kernel, self.X, self.coefficients, X)
-        if not bool(torch.isfinite(found).all()):
+            outputs = self.mean + expand(client, self.kernel, self.X, self.coefficients, X)
+        if not bool(torch.isfinite(outputs).all()):
             raise ConvergenceError("predictions are beyond the range of float64; scale the targets down")
-        return found
+        return outputs
 
 
 def fit_machine(
@@ -118,11 +118,11 @@ def fit_machine(
     kept = kernel_matrix(kernel, problem.X, client) if held else None
     best = _fit_direct(kernel, problem, ridge, client, last, kept)
     for other in smaller if loss else ():
-        found = _fit_direct(kernel, problem, other, client, last, kept)
-        errors = [float(loss(one.leave_one_out).sum()) for one in (found, best)]  # type: ignore[misc, arg-type]
+        fitted = _fit_direct(kernel, problem, other, client, last, kept)
+        errors = [float(loss(one.leave_one_out).sum()) for one in (fitted, best)]  # type: ignore[misc, arg-type]
         if errors[0] >= errors[1]:
             break
-        best = found
+        best = fitted
     best.record["reason"] = reason
     return best
 
@@ -165,13 +165,13 @@ def _fit_direct(
     K = kernel_matrix(kernel, problem.X, client) if kept is None else kept.clone()
     absolute = ridge * mean_diagonal(problem.weights * K.diagonal(), problem.weights)
     try:
-        found = solve_one(K, problem.right, absolute, problem.weights, last)
+        solution = solve_one(K, problem.right, absolute, problem.weights, last)
     except ConvergenceError:  # K is spoilt; with a jitter it is solved in memory of its own
         K = kernel_matrix(kernel, problem.X, client)
-        found = solve_one(K, problem.right, absolute, problem.weights, last, overwrite=False)
-    record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter}
-    left_out = None if found.leave_one_out is None else problem.left_out(found.leave_one_out[0])
-    return _fitted(kernel, problem, found.coefficients[0], ridge, absolute, record, left_out)
+        solution = solve_one(K, problem.right, absolute, problem.weights, last, overwrite=False)
+    record = {"solver": "cholesky", "residual": float(solution.residuals.max()), "jitter": solution.jitter}
+    left_out = None if solution.leave_one_out is None else problem.left_out(solution.leave_one_out[0])
+    return _fitted(kernel, problem, solution.coefficients[0], ridge, absolute, record, left_out)
 
 
 def _fitted(kernel: NetworkKernel, problem: Problem, coefficients: Tensor, *rest: Any) -> FittedMachine:
@@ -202,10 +202,10 @@ def _fit_iterative(
 
         operator = ClusterKernel(client, kernel, X, scale=scale, dtype=options.dtype)
     absolute = ridge * mean_diagonal(operator.diagonal(), weights)
-    found = solve_operator(operator, problem.targets, [absolute], options, progress=progress)
-    record: dict[str, Any] = {"solver": "cg", "residual": float(found.residuals.max())}
-    record |= {name: getattr(found, name) for name in ("steps", "refinements", "rank")}
-    return _fitted(kernel, problem, found.coefficients[0], ridge, absolute, record)
+    solution = solve_operator(operator, problem.targets, [absolute], options, progress=progress)
+    record: dict[str, Any] = {"solver": "cg", "residual": float(solution.residuals.max())}
+    record |= {name: getattr(solution, name) for name in ("steps", "refinements", "rank")}
+    return _fitted(kernel, problem, solution.coefficients[0], ridge, absolute, record)
 
 
 def mean_diagonal(weighted: Tensor, weights: Tensor) -> float:

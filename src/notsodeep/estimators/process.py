@@ -36,7 +36,7 @@ from .specification import (
     FLOATS,
     VARIANCES,
     Array,
-    WithClient,
+    KernelEstimator,
     all_or_nothing,
     as_tensor,
     network_of,
@@ -56,7 +56,7 @@ class _Spent(Exception):
 
 
 @dataclass(eq=False, repr=False)
-class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class DEQGaussianProcess(KernelEstimator, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Gaussian process regression, y = f(x) + noise, where f has the covariance amplitude * k and k is of a DEQ.
 
     Parameters
@@ -126,15 +126,15 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         most = 2 * LIMITS.direct_rows
         if len(X) > most:
             raise InvalidInputError(f"a Gaussian process takes at most {most} rows, got {len(X)}")
-        self._check_client(self.device)
+        self._check_client()
         self._start()
         self._flat, Y = y.ndim == 1, y.reshape(len(X), -1)
         plain: tuple[Array, Array] = (np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
         self._shift, self._unit = _level(Y) if self.normalise_y else plain
         rows = as_tensor(X, self.device).double()
         scales = scales_of(self.scale, self._source)
-        self._scaler = Standardiser("auto" if len(scales) > 1 else scales[0]).fit(rows)
-        self._X = self._scaler.transform(rows)
+        self.scaler_ = Standardiser("auto" if len(scales) > 1 else scales[0]).fit(rows)
+        self._X = self.scaler_.transform(rows)
         self._Y = as_tensor((Y - self._shift) / self._unit, self.device)
         problem = Problem.of(self._X, self._Y, torch.ones_like(self._X[:, 0]), intercept=True)
         start = NetworkKernel(self._source, self.kernel)
@@ -200,13 +200,13 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         exact = len(X) <= EXACT_ROWS
         logs, K = self._recorded(values, moved, X) if exact else ({}, self._kernel_of(values)(X))
         value, _, S = profile(K.detach(), Y, values, self.names_)
-        found = []
+        gradient = []
         if slopes and exact:
-            found = list(torch.autograd.grad((S * K).sum(), list(logs.values())))
+            gradient = list(torch.autograd.grad((S * K).sum(), list(logs.values())))
         elif slopes:
             near = (values | {name: values[name] * math.exp(STEP)} for name in moved)
-            found = [(S * (self._kernel_of(other)(X) - K)).sum() / STEP for other in near]
-        return value, np.array([float(slope) for slope in found])
+            gradient = [(S * (self._kernel_of(other)(X) - K)).sum() / STEP for other in near]
+        return value, np.array([float(slope) for slope in gradient])
 
     @property
     def _slow(self) -> bool:
@@ -230,12 +230,6 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         }
         low, high = np.log([ends[name] for name in self._moved()]).reshape(-1, 2).T
         return low, high
-
-    @property
-    def features_(self) -> Array | None:
-        """M of trace p, (p, p), by which the columns of the scaled rows matter; None where nothing was learned."""
-        check_is_fitted(self)
-        return None if self._features is None else np.asarray(self._features.matrix.cpu())
 
     @property
     def theta_(self) -> Array:
@@ -274,10 +268,10 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         logs, K = self._recorded(values, self.names_, self._X)
         at = values | {name: log.exp() for name, log in logs.items()}
         C = at["amplitude"] * K + at["noise"] * torch.eye(len(K)).to(K)
-        found = self._evidence(K.detach(), values)
-        S = found.solution @ found.solution.T - self._Y.shape[1] * found.factor.inverse()
+        posterior = self._evidence(K.detach(), values)
+        S = posterior.solution @ posterior.solution.T - self._Y.shape[1] * posterior.factor.inverse()
         gradient = torch.autograd.grad(0.5 * (S * C).sum(), list(logs.values()))
-        return found.value, np.array([float(slope) for slope in gradient])
+        return posterior.value, np.array([float(slope) for slope in gradient])
 
     def _recorded(self, values: dict[str, float], names: Sequence[str], X: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return logarithms of named hyper-parameters that record, and the kernel as a function of them."""
@@ -296,12 +290,9 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     @checked
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """Compute the posterior mean of f at rows X, (m, p), and if asked for its deviations or covariances."""
-        check_is_fitted(self)
         if return_std and return_cov:
             raise InvalidInputError("ask for return_std or for return_cov, not for both")
-        rows = as_tensor(validated(self, X, dtype=FLOATS, reset=False), self.device).double()
-        new = self._scaler.scaled(rows)
-        new = new if self._features is None else self._features(new)
+        new = self._seen(X)
         amplitude, factor = self.parameters_["amplitude"], self._posterior.factor
         cross = amplitude * self._kernel(new, self._X)
         mean = (cross @ self._posterior.solution).cpu().numpy() * self._unit + self._shift
@@ -331,8 +322,8 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     def _scaled(self, spread: Tensor, units: Array) -> Array:
         """Return one number (or matrix) for each target, in its units."""
-        found = np.asarray(spread.cpu())[..., None] * units
-        return found[..., 0] if self._flat else found
+        spreads = np.asarray(spread.cpu())[..., None] * units
+        return spreads[..., 0] if self._flat else spreads
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_posterior")

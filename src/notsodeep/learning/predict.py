@@ -134,7 +134,7 @@ def predict_learning(
     _report_interpolation(float(scores.doubt.max()), source.p)
     shares = mixture.weights if isinstance(mixture, GaussianMixture) else source.shares
     pairs = [confusions(m[None], v[None], wanted) for m, v in zip(scores.means, scores.covariances, strict=True)]
-    confusion = np.concatenate([found for found, _ in pairs])
+    confusion = np.concatenate([chances for chances, _ in pairs])
     squares = ((scores.means - wanted) ** 2 + np.einsum("nboo->nbo", scores.covariances)).mean(-1)
     squares = squares * scores.finite if refined else squares
     training = scores.training_error * (scores.finite_training if refined else 1.0)

@@ -109,8 +109,8 @@ def _entries(problem: LinearProblem) -> int:
 
 def _in_parts(function: Callable[[Array], Scores], points: Array, entries: int) -> Scores:
     step = max(1, 2 * LIMITS.entries // entries)
-    parts = [function(points[start : start + step]) for start in range(0, len(points), step)]
-    return Scores(*(np.concatenate([getattr(part, name) for part in parts]) for name in Scores.__dataclass_fields__))
+    pieces = [function(points[start : start + step]) for start in range(0, len(points), step)]
+    return Scores(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in Scores.__dataclass_fields__))
 
 
 # ---- gradient flow -------------------------------------------------------------------------------------

@@ -277,25 +277,22 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class BlocksAt:
-    """R of blocks, by their inverses (r, q, q) at every point."""
+    """What :class:`CommutingAt` gives, from the inverses (r, q, q) of the blocks at every point."""
 
     of: Blocks
     inverses: list[Array]
     outside: CommutingAt
 
     def traces(self) -> Array:
-        """Return o_a + tr(C_a R)/p, (N, K)."""
         rows = self.of.covariances.reshape(len(self.of.ratios), -1)
         dense = [_real_times(rows, self._weighted(inverse).ravel()) for inverse in self.inverses]
         return np.stack(dense) + self.outside.traces()
 
     def means(self) -> Array:
-        """Return m_a' R m_b with the L class means, (N, L, L)."""
         means = self.of.means.reshape(-1, self.of.means.shape[-1]).T
         return np.stack([means @ thin.reshape(means.shape[::-1]) for thin in self._thin]) + self.outside.means()
 
     def couplings(self, pairs: Pairs = SAME) -> Array:
-        """Return tr(C_a R_i C_b R_j)/p, (pairs, K, K)."""
         dense = []
         for i, j in self._listed(pairs):  # tr(F_a S_b) of the blocks of F and S, (K, r, q, q)
             one, two = self._weighted(self._swept[i]), np.swapaxes(pairs.seconded(self._swept[j]), -1, -2)
@@ -303,7 +300,6 @@ class BlocksAt:
         return np.stack(dense) + self.outside.couplings(pairs)
 
     def forms(self, pairs: Pairs = SAME) -> Array:
-        """Return m_a' R_i C_b R_j m_c, (pairs, K for b, L, L)."""
         classes = self.of.means.shape[-1]
         dense = [
             self._thin[i].reshape(-1, classes).T
@@ -313,7 +309,6 @@ class BlocksAt:
         return np.stack(dense) + self.outside.forms(pairs)
 
     def bent(self, weights: Array, pairs: Pairs) -> Array:
-        """Return tr(W m' R_i C_a R_j C_b R_i m), (pairs, K, K), for symmetric W (pairs, L, L)."""
         dense = []
         for weight, (i, j) in zip(weights, self._listed(pairs), strict=True):
             left = self._turned[i]

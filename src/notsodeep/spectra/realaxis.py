@@ -167,8 +167,8 @@ def _beyond_zero(population: Population, lower: Gap, far: float) -> Gap | None:
         state = state_at(population, small, small / (shares + 2.0 * small * slope))
         # any other mass belongs to a gap further up
         if state is not None and abs(state.mass - atom) < 1e-3 * atom:
-            found = _gap(population, state, (1.0,))
-            return Gap(population, 0.0, found.high, found.states)
+            above = _gap(population, state, (1.0,))
+            return Gap(population, 0.0, above.high, above.states)
     raise ConvergenceError(
         f"the spectrum next to zero could not be resolved (mass {atom:.4g} at zero); the smallest eigenvalues of the "
         "covariances are positive but below 1e-10 of the largest: set them to zero"
