@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
@@ -147,7 +147,7 @@ class DEQGaussianProcess(KernelEstimator, MultiOutputMixin, RegressorMixin, Base
         K = self._matrix(self.parameters_)
         if {"amplitude", "noise"} & set(self.names_):
             self.parameters_ |= profile(K[order][:, order], self._Y[order], self.parameters_, self.names_)[1]
-        self._posterior = self._evidence(K, self.parameters_)
+        self._posterior = evidence(K, self._Y, self.parameters_)
         self.log_marginal_likelihood_value_ = self._posterior.value
         return self
 
@@ -247,7 +247,7 @@ class DEQGaussianProcess(KernelEstimator, MultiOutputMixin, RegressorMixin, Base
         if at.shape != self.theta_.shape:
             raise InvalidInputError(f"theta holds the logarithms of {self.names_}, got shape {at.shape}")
         values = self.parameters_ | dict(zip(self.names_, np.exp(at).tolist(), strict=True))
-        return self._with_gradient(values) if eval_gradient else self._evidence(self._matrix(values), values).value
+        return self._with_gradient(values) if eval_gradient else evidence(self._matrix(values), self._Y, values).value
 
     @torch.enable_grad()
     def _matrix(self, values: dict[str, float]) -> Tensor:
@@ -255,9 +255,6 @@ class DEQGaussianProcess(KernelEstimator, MultiOutputMixin, RegressorMixin, Base
         if self._moved() and len(self._X) <= EXACT_ROWS:
             return self._recorded(values, self._moved(), self._X)[1].detach()
         return kernel_matrix(self._kernel_of(values), self._X, self.client)
-
-    def _evidence(self, K: Tensor, values: dict[str, float]) -> Evidence:
-        return evidence(K, self._Y, values["amplitude"], values["noise"])
 
     @torch.enable_grad()
     def _with_gradient(self, values: dict[str, float]) -> tuple[float, Array]:
@@ -268,7 +265,7 @@ class DEQGaussianProcess(KernelEstimator, MultiOutputMixin, RegressorMixin, Base
         logs, K = self._recorded(values, self.names_, self._X)
         at = values | {name: log.exp() for name, log in logs.items()}
         C = at["amplitude"] * K + at["noise"] * torch.eye(len(K)).to(K)
-        posterior = self._evidence(K.detach(), values)
+        posterior = evidence(K.detach(), self._Y, values)
         S = posterior.solution @ posterior.solution.T - self._Y.shape[1] * posterior.factor.inverse()
         gradient = torch.autograd.grad(0.5 * (S * C).sum(), list(logs.values()))
         return posterior.value, np.array([float(slope) for slope in gradient])
@@ -372,10 +369,10 @@ class Evidence:
     solution: Tensor  # C^(-1) Y
 
 
-def evidence(K: Tensor, Y: Tensor, amplitude: float, noise: float) -> Evidence:
+def evidence(K: Tensor, Y: Tensor, values: Mapping[str, float]) -> Evidence:
     """Return -1/2 sum_j y_j' C^(-1) y_j - k/2 log det C - n k/2 log(2 pi) with C = amplitude K + noise I."""
     n, k = Y.shape
-    factor = factorise(amplitude * K, noise)
+    factor = factorise(values["amplitude"] * K, values["noise"])
     a = factor.solve(Y)
     value = -0.5 * float((Y * a).sum()) - 0.5 * k * factor.logdet - 0.5 * n * k * math.log(2.0 * math.pi)
     return Evidence(value, factor, a)

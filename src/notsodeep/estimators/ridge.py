@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_classifier
+from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import resample
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import type_of_target
@@ -309,25 +310,21 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
             )
         weights = weights_of(sample_weight, X) * self._class_weights(y)
         self._multilabel = type_of_target(y) == "multilabel-indicator"
-        codes = None
-        if self._multilabel:
-            self.classes_, T = np.arange(y.shape[1]), np.where(y > 0, 1.0, -1.0)
-        else:
-            self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
-            T = self._targets(codes)
+        y = y if self._multilabel else column_or_1d(y, warn=True)
+        signs = LabelBinarizer(neg_label=-1).fit(y)
+        self.classes_ = signs.classes_
+        if len(self.classes_) < 2 and not self._multilabel:
+            raise InvalidInputError(
+                f"a classifier needs at least two classes, got n_samples = {len(y)} of one class: "
+                f"{self.classes_.tolist()}"
+            )
+        T, codes = (
+            signs.transform(y).astype(np.float64),
+            None if self._multilabel else np.searchsorted(signs.classes_, y),
+        )
         self._fit(X, T, weights, flat=T.shape[1] == 1, codes=codes)
         self._calibrate()
         return self
-
-    def _targets(self, codes: NDArray[Any]) -> Array:
-        """Return +1 for the class and -1 for the others, of shape (n, classes), or (n, 1) for two."""
-        if len(self.classes_) < 2:
-            raise InvalidInputError(
-                f"a classifier needs at least two classes, got n_samples = {len(codes)} of one class: "
-                f"{self.classes_.tolist()}"
-            )
-        two = len(self.classes_) == 2
-        return (2.0 * (codes[:, None] if two else np.eye(len(self.classes_))[codes]) - 1.0).astype(np.float64)
 
     def _class_weights(self, y: Any) -> Array:
         """Return the factor of each row, at most 1, so that leave-one-out leaves out the whole row."""
