@@ -22,7 +22,7 @@ def found(tmp_path_factory):
 
 
 def test_the_replacement_keeps_its_promise_and_proven_classes_are_those_of_the_solver(found):
-    trained = found[0].trained
+    trained = found[0]
     model, fresh = trained.replacement.model, torch.from_numpy(demo.digits()[0][1400:]).float()
     with torch.no_grad():
         truth = model(fresh).argmax(1)
@@ -41,11 +41,10 @@ def test_the_replacement_keeps_its_promise_and_proven_classes_are_those_of_the_s
 
 def test_the_twin_is_one_layer_within_its_bound_and_features_find_the_columns(found):
     shown = found[0]
-    learned = shown.learned
     assert shown.twin.depth == 1
     assert 100 * shown.distances.distance < shown.distances.plain_distance
-    assert learned.learned > learned.plain + 0.05
-    assert set(np.argsort(np.diag(learned.features))[-5:]) == set(range(5))
+    assert shown.learned > shown.plain + 0.05
+    assert set(np.argsort(np.diag(shown.features))[-5:]) == set(range(5))
 
 
 def test_one_sentence_for_each_panel(found):
@@ -62,7 +61,7 @@ def test_one_sentence_for_each_panel(found):
 def test_the_figure_draws_what_was_measured(found):
     shown = found[0]
     promise, proof, kernel, table = (ax for ax in demo.draw(shown).axes)
-    known = shown.trained.replacement.certificate
+    known = shown.replacement.certificate
     np.testing.assert_allclose(promise.lines[0].get_xydata(), 100 * np.array(known.curve))
     assert sum(bar.get_height() for bar in proof.patches) == pytest.approx(200.0)  # both kinds of steps, of all rows
     twin = nsd.plots.TwinDisplay.from_twin(shown.twin)

@@ -30,3 +30,20 @@ class Drawn:
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Draw the result into ``ax``, or into a new figure, and return its display from :mod:`notsodeep.plots`."""
         return import_module("notsodeep.plots").display_of(self).plot(ax, **options)
+
+
+class Curve(Drawn):
+    """The base of curves, which are tables: the first row has the names of the columns."""
+
+    def _table(self) -> tuple[str, list[tuple[str, ...]]]:
+        """Return the heading and the rows."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        heading, rows = self._table()
+        widths = [3 + max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join([heading, *lines])
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._table())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ from ._files import atomic
 from .matching.certificates import Verification
 from .plots.spectrum import LIGHT, RED
 
+NAMES = (*(f"column {i}" for i in range(1, 6)), *(f"noise {i}" for i in range(1, 11)))
+
 
 class DemoSize(NamedTuple):
     """How much is computed."""
@@ -36,57 +38,44 @@ class DemoSize(NamedTuple):
     promise: float = 0.01
 
 
-class Trained(NamedTuple):
-    """A trained DEQ on fresh digits: what replaces it, what is proven, and what its own solver takes."""
-
-    accuracy: float
-    replacement: nsd.nn.Replacement
-    answered: float  # share of the fresh rows that the student answers
-    differs: float  # share of the fresh rows on which the replacement differs from the DEQ
-    proof: nsd.nn.Decision
-    same: float  # share of the fresh rows whose proven class is that of the solver
-    solver_steps: Tensor
-
-
-class Learned(NamedTuple):
-    """Two kernel machines on a table of which five columns matter: R2 on fresh rows, and what one of them learned."""
-
-    plain: float
-    learned: float
-    features: np.ndarray
-    names: tuple[str, ...]
-
-
 class Shown(NamedTuple):
-    """What the demo measured."""
+    """What the demo measured on rows that no step before has seen."""
 
-    trained: Trained
+    accuracy: float  # of the trained DEQ
+    replacement: nsd.nn.Replacement
+    answered: float  # share of the rows that the student answers
+    differs: float  # share of the rows on which the replacement differs from the DEQ
+    proof: nsd.nn.Decision
+    same: float  # share of the rows whose proven class is that of the solver
+    solver_steps: Tensor
     twin: nsd.Twin  # of an untrained DEQ
     distances: Verification  # of the twin, on the digits
-    learned: Learned
+    plain: float  # R2 of a kernel machine on a table of which five columns matter
+    learned: float  # the same with learned features
+    features: np.ndarray
 
     def messages(self) -> dict[str, str]:
         """Return the message of each panel and its numbers."""
-        (_, fast, answered, differs, proof, same, full), twin, near, learned = self
-        steps, proven = mean_of(proof.steps), mean_of(proof.proven)
+        twin, near, full = self.twin, self.distances, self.solver_steps
+        steps, proven = mean_of(self.proof.steps), mean_of(self.proof.proven)
         certain = "if its assumption holds" if twin.certificate.assumes else "proven"
-        share = float(np.diag(learned.features)[:5].sum() / np.trace(learned.features))
+        share = float(np.diag(self.features)[:5].sum() / np.trace(self.features))
         return {
             "A small student answers for a trained DEQ": (
-                f"{answered:.0%} of {len(full)} fresh digits; it differs on {differs:.1%} (promised: at most "
-                f"{fast.certificate.disagreement:.0%})"
+                f"{self.answered:.0%} of {len(full)} fresh digits; it differs on {self.differs:.1%} (promised: at most "
+                f"{self.replacement.certificate.disagreement:.0%})"
             ),
             "The trained DEQ stops once its class is proven": (
-                f"{steps:.1f} steps instead of {mean_of(full):.1f}; {proven:.0%} of the classes are proven, {same:.0%} "
-                "are those of the full solve"
+                f"{steps:.1f} steps instead of {mean_of(full):.1f}; {proven:.0%} of the classes are proven, "
+                f"{self.same:.0%} are those of the full solve"
             ),
             "One layer has the kernel of an untrained DEQ": (
                 f"no error above {twin.bound:.1e} of the diagonal, {certain}; spectral distance on the digits "
                 f"{near.distance:.0e}, of a scaled plain layer {near.plain_scaled_distance:.0e}"
             ),
             "A kernel machine learns which columns matter": (
-                f"{share:.1%} of the weight on 5 of {len(learned.names)}; R2 on fresh rows {learned.learned:.2f}, "
-                f"without features {learned.plain:.2f}"
+                f"{share:.1%} of the weight on 5 of {len(NAMES)}; R2 on fresh rows {self.learned:.2f}, "
+                f"without features {self.plain:.2f}"
             ),
         }
 
@@ -103,7 +92,7 @@ def main(folder: str | Path = "demo", console: Console | None = None, *, quick: 
     twin = nsd.match_one_layer(nsd.DEQ("relu", sigma_a2=0.2))
     distances = twin.verify(digits()[0][:600])
     console.print("3 of 3: learning the features of a table ...")
-    shown = Shown(trained, twin, distances, _learned(size))
+    shown = Shown(**trained, twin=twin, distances=distances, **_learned(size))
     for message, numbers in shown.messages().items():
         console.print(f"- {message}: {numbers}.", highlight=False)
     with atomic(target) as temporary:
@@ -122,7 +111,8 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     return X[order] / 16.0 - 0.3, y[order]
 
 
-def _trained(size: DemoSize) -> Trained:
+def _trained(size: DemoSize) -> dict[str, Any]:
+    """Train a DEQ on digits, and measure its student and its proofs."""
     X, y = map(torch.from_numpy, digits())
     seen, measured, fresh = X.float().split([700, 700, len(X) - 1400])
     model = nsd.nn.DEQ(nsd.DEQ("tanh", sigma_a2=0.2), X.shape[1], size.width, 10, bias=True).limit_contraction(0.9)
@@ -135,17 +125,18 @@ def _trained(size: DemoSize) -> Trained:
     accuracy, differs, same = (
         mean_of(equal) for equal in (classes == y[1400:], quick != classes, proof.classes == classes)
     )
-    return Trained(accuracy, fast, 1.0 - drift.share, differs, proof, same, model.solve(fresh).row_steps)
+    solver_steps = model.solve(fresh).row_steps
+    shares = {"accuracy": accuracy, "answered": 1.0 - drift.share, "differs": differs, "same": same}
+    return {"replacement": fast, "proof": proof, "solver_steps": solver_steps} | shares
 
 
-def _learned(size: DemoSize) -> Learned:
+def _learned(size: DemoSize) -> dict[str, Any]:
     """Fit Friedman's first function, of five columns, beside which there are ten of noise."""
     X, y = make_friedman1(2 * size.rows, n_features=15, noise=1.0, random_state=0)
     (train, fresh), (targets, truth) = np.split(X, 2), np.split(y, 2)
     fitted = [nsd.DEQRegressor("relu", features=kind).fit(train, targets) for kind in (None, "diagonal")]
     plain, learned = (float(machine.score(fresh, truth)) for machine in fitted)
-    names = (*(f"column {i}" for i in range(1, 6)), *(f"noise {i}" for i in range(1, 11)))
-    return Learned(plain, learned, np.asarray(fitted[1].features_), names)
+    return {"plain": plain, "learned": learned, "features": np.asarray(fitted[1].features_)}
 
 
 def mean_of(values: Tensor) -> float:
@@ -160,11 +151,10 @@ def draw(shown: Shown) -> Figure:
     """Draw one panel for each message."""
     figure = Figure(figsize=(12.0, 8.6), layout="constrained")
     panels = figure.subplots(2, 2).flat
-    trained, twin, _, learned = shown
-    nsd.plots.ReplacementDisplay.from_replacement(trained.replacement).plot(panels[0])
-    _draw_steps(panels[1], trained)
-    nsd.plots.TwinDisplay.from_twin(twin).plot(panels[2])
-    nsd.plots.FeaturesDisplay(learned.features, learned.names).plot(panels[3], top=len(learned.names))
+    shown.replacement.plot(panels[0])
+    _draw_steps(panels[1], shown)
+    shown.twin.plot(panels[2])
+    nsd.plots.FeaturesDisplay(shown.features, NAMES).plot(panels[3], top=len(NAMES))
     for ax, (message, numbers) in zip(panels, shown.messages().items(), strict=True):
         ax.set_title(message, loc="left", fontweight="bold", pad=36)
         ax.text(0.0, 1.03, numbers.replace("; ", "\n", 1), transform=ax.transAxes)
@@ -172,11 +162,11 @@ def draw(shown: Shown) -> Figure:
     return figure
 
 
-def _draw_steps(ax: Axes, trained: Trained) -> None:
+def _draw_steps(ax: Axes, shown: Shown) -> None:
     """Draw how many rows are done after how many steps."""
     for steps, name, colour in (
-        (trained.proof.steps, "class proven", RED),
-        (trained.solver_steps, "residual below the solver's tolerance", LIGHT),
+        (shown.proof.steps, "class proven", RED),
+        (shown.solver_steps, "residual below the solver's tolerance", LIGHT),
     ):
         values, counts = np.unique(np.asarray(steps), return_counts=True)
         ax.bar(values, 100.0 * counts / counts.sum(), color=colour, label=name)

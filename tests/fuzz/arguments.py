@@ -203,10 +203,6 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
         "solve.solve_dense": (nsd.solve.solve_dense, lambda: {"K": K, "targets": t, "ridges": [0.1]}),
         "solve.KernelTiles": (nsd.solve.KernelTiles, lambda: {"kernel": nsd.solve.NetworkKernel(relu, "ck"), "X": T}),
         "SpectrumDisplay.from_kernel": (_drawn(nsd.plots.SpectrumDisplay.from_kernel), lambda: {"kernel": X}),
-        "SpectrumDisplay.from_eigenvalues": (
-            _drawn(nsd.plots.SpectrumDisplay.from_eigenvalues),
-            lambda: {"eigenvalues": [1.0, 2.0]},
-        ),
         "SpectrumDisplay.plot": (_drawn(nsd.plots.SpectrumDisplay.from_kernel(X).plot), dict),
         "LearningDisplay.from_curve": (_drawn(nsd.plots.LearningDisplay.from_curve), lambda: {"curve": curve}),
         "LearningDisplay.from_curve, measured": (

@@ -122,7 +122,7 @@ def test_matrices_and_spectra_give_the_same_scores() -> None:
     cheap = limit_problem(RELU, source, "ntk")
     assert isinstance(cheap.noise, Commuting)
     noise = cheap.noise.around_means(p)
-    assert noise.covariances.shape == (3, p + 4, p + 4)  # psi and the classes stand for four directions more
+    assert noise.covariances.shape == (3, 1, p + 4, p + 4)  # psi and the classes stand for four directions more
     dense = replace(cheap, noise=noise)
     # one resolvent for a ridge; sums along a contour for a flow, in single precision where it is long
     room = {ridge_scores: tolerance(amplified=1e3), flow_scores: 1e-7}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from helpers import solved, tolerance, ulps
 from notsodeep.errors import ConvergenceError, InvalidInputError, NotSoDeepWarning
+from notsodeep.estimators.machine import choose_solver
 from notsodeep.solve import CG, KernelTiles, operators, solve_dense, solve_operator
 from notsodeep.solve.dense import factorise, leave_one_out_path
-from notsodeep.solve.iterative import choose_solver
 from notsodeep.solve.operators import add_block, as_columns, triangle_bytes
 from notsodeep.solve.pivoted import pivoted_cholesky, preconditioner
 
@@ -117,10 +117,10 @@ def test_many_rows_are_solved_by_what_is_predicted_to_be_quicker(monkeypatch):
     rows = torch.empty(10_001, 1)
     assert choose_solver("auto", rows[:10_000]) == (None, "up to 10000 rows")
     for seconds, found in (((2.0, 1.0), CG()), ((1.0, 2.0), None)):
-        monkeypatch.setattr("notsodeep.solve.iterative.predicted_seconds", lambda n, s=seconds: s)
+        monkeypatch.setattr("notsodeep.estimators.machine.predicted_seconds", lambda n, s=seconds: s)
         options, reason = choose_solver("auto", rows)
         assert (options, "s predicted" in reason) == (found, True)
-    monkeypatch.setattr("notsodeep.solve.iterative.available_bytes", lambda device: 8 * 10_001**2)
+    monkeypatch.setattr("notsodeep.estimators.machine.available_bytes", lambda device: 8 * 10_001**2)
     assert choose_solver("auto", rows) == (CG(), "the matrix does not fit into the free memory")
     assert choose_solver("cholesky", rows) == (None, "as given")
     assert choose_solver(CG(tol=0.1), rows) == (CG(tol=0.1), "as given")

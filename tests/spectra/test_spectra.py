@@ -19,7 +19,7 @@ from notsodeep.errors import ConcentrationWarning, InvalidInputError
 from notsodeep.spectra import SpectralLaw
 from notsodeep.spectra.bulk import noise_law
 from notsodeep.spectra.law import law_of
-from notsodeep.spectra.population import Commuting, NonCommuting
+from notsodeep.spectra.population import Blocks, Commuting
 from notsodeep.spectra.sources import source_of
 
 RELU = nsd.DEQ("relu", sigma_a2=0.2)
@@ -216,7 +216,7 @@ def test_dense_solver_agrees_with_the_joint_spectrum() -> None:
     q = np.linalg.qr(rng.standard_normal((30, 30)))[0]
     nothing = Commuting(ratios, np.zeros((1, 3)), np.zeros(1), np.zeros((1, 3, 3)))
     full = np.stack([(q * v) @ q.T for v in values.T])
-    dense = NonCommuting(ratios, full, 30, np.zeros((30, 3)), nothing)
+    dense = Blocks(ratios, full[:, None], np.full(1, 1 / 30), np.zeros((1, 1, 30, 3)), nothing)
     one, two = noise_law(joint), noise_law(dense)
     assert two.zero == pytest.approx(one.zero, abs=tolerance())
     (a,), (b,) = one.bulks, two.bulks

@@ -5,10 +5,10 @@ Nothing heavy is imported until a command needs it, so that ``notsodeep --help``
 
 import warnings
 
-from . import design, measure, trained  # importing them registers their commands
+from . import design, measure  # importing them registers their commands
 from .command import app, show_warning
 
-__all__ = ["app", "design", "main", "measure", "trained"]
+__all__ = ["app", "design", "main", "measure"]
 
 
 def main() -> None:

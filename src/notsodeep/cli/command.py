@@ -34,28 +34,23 @@ def complain(text: str, colour: str = "red") -> None:
     typer.secho(f"notsodeep: {' '.join(text.split())}", err=True, fg=colour)
 
 
-def _without_type(parameters: list[Any]) -> list[Any]:
-    """Take the word for the type away from flags, which take no value."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters
-
-
-class _Command(TyperCommand):
-    """A command whose help shows flags without a type."""
+class _Flags:
+    """A mixin whose help shows flags without a type, since they take no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options and arguments."""
-        return _without_type(super().get_params(ctx))
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for flag in parameters:
+            flag.metavar = "" if getattr(flag, "is_flag", False) else flag.metavar
+        return parameters
 
 
-class Group(TyperGroup):
+class _Command(_Flags, TyperCommand):
+    """A command of this program."""
+
+
+class Group(_Flags, TyperGroup):
     """Show failures that a user can cause as one paragraph with an exit code; ``--debug`` shows the trace."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options."""
-        return _without_type(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -82,14 +77,9 @@ def explained(error: BaseException) -> tuple[int, str]:
         return 1, "not enough memory. Take fewer rows, or give the data as float32."
     if isinstance(error, NotSoDeepError):
         return 2 if isinstance(error, InvalidInputError | DataError) else 1, str(error)
-    name = getattr(error, "filename", None)
-    what = (
-        f"{name}: {getattr(error, 'strerror', None) or error}"
-        if name
-        else str(getattr(error, "strerror", None) or error)
-    )
+    name, what = getattr(error, "filename", None), getattr(error, "strerror", None) or error
     advice = "Check the path, its permissions and the free space; earlier output is as it was."
-    return 2 if isinstance(error, _WRONG_PATH) else 1, f"{what}. {advice}"
+    return 2 if isinstance(error, _WRONG_PATH) else 1, f"{f'{name}: ' if name else ''}{what}. {advice}"
 
 
 def show_warning(message: Warning | str, *source: Any, **options: Any) -> None:

@@ -90,7 +90,13 @@ class Promise(NamedTuple):
 def deq_from(text: str, sigma_a2: float | None) -> Any:
     """Return the DEQ of an activation, ``name`` or ``name:key=value,key=value``, if it has a unique equilibrium."""
     phi = _activation(text)
-    deq = nsd.DEQ(phi, _usual_variance(phi) if sigma_a2 is None else sigma_a2)
+    if sigma_a2 is None:
+        bare = nsd.DEQ(phi, 0.0)
+        sigma_a2 = bare.usual_variance
+        if sigma_a2 != 0.2:
+            beyond = f"the usual 0.2 is beyond the limit {bare.limit:.4g} of {phi.name}"
+            complain(f"--sigma-a2 {sigma_a2} is taken: {beyond}.", "yellow")
+    deq = nsd.DEQ(phi, sigma_a2)
     deq.check_contraction()
     return deq
 
@@ -111,16 +117,6 @@ def _activation(text: str) -> Any:
         example = "leaky_relu:slope=0.1"
         raise InvalidInputError(f"{text!r}: write parameters as name:key=number, for instance {example}.") from None
     return nsd.activation(name, **parameters)
-
-
-def _usual_variance(phi: Any) -> float:
-    """Return the usual sigma_a2 of the activation, with a warning where it is not 0.2."""
-    deq = nsd.DEQ(phi, 0.0)
-    chosen = deq.usual_variance
-    if chosen != 0.2:
-        text = f"--sigma-a2 {chosen} is taken: the usual 0.2 is beyond the limit {deq.limit:.4g} of {phi.name}."
-        complain(text, "yellow")
-    return chosen
 
 
 def refuse(reason: str, **given: Any) -> None:

@@ -8,7 +8,6 @@ where M follows the noise of the rows it was made from.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -77,7 +76,7 @@ def following(machine: FittedMachine, problem: Problem, before: Features | None,
     A large ridge leaves little of f but its straight part, so that M is made with a small one.
     """
     if machine.ridge > LIMITS.feature_ridge:
-        machine = fit_machine(machine.kernel, seen(problem, before), LIMITS.feature_ridge, "cholesky")
+        machine = fit_machine(machine.kernel, problem.seen(before), LIMITS.feature_ridge, "cholesky")
     M = outer_products(machine, problem.weights, kind, most)
     M = M / (float(M.abs().max()) or 1.0)
     if kind == "diagonal":
@@ -89,11 +88,6 @@ def following(machine: FittedMachine, problem: Problem, before: Features | None,
     X, w = problem.X, problem.weights
     size = float(w @ Features(root)(X).square().sum(1) / w.sum())
     return Features(root / math.sqrt(size)) if size > 0.0 else Features(X.new_ones(X.shape[1]))  # f is constant
-
-
-def seen(problem: Problem, features: Features | None) -> Problem:
-    """Return the problem with its rows as the kernel sees them."""
-    return problem if features is None else dataclasses.replace(problem, X=features(problem.X))
 
 
 @dataclass(eq=False)
@@ -126,9 +120,9 @@ class Rounds:
         idle = 0
         for number in range(1, LIMITS.rounds + 1):
             after = []
-            for part, (features, machine) in zip(self.parts, states, strict=True):
-                fresh = following(machine, self.problem.at(~part), features, kind, LIMITS.gradient_rows[0])
-                after.append((fresh, self._machine(part, fresh)))
+            for fold, (features, machine) in zip(self.parts, states, strict=True):
+                fresh = following(machine, self.problem.at(~fold), features, kind, LIMITS.gradient_rows[0])
+                after.append((fresh, self._machine(fold, fresh)))
             states = after
             self._note((kind, number), states)
             error = float(self.shares[kind, number].sum())
@@ -137,20 +131,20 @@ class Rounds:
                 break
             least = min(least, error)
 
-    def _machine(self, part: Tensor, features: Features | None) -> FittedMachine:
+    def _machine(self, fold: Tensor, features: Features | None) -> FittedMachine:
         """Fit to the rows outside a fold, with a ridge of its own."""
-        problem = seen(self.problem.at(~part), features)
-        codes = None if self.codes is None else self.codes[~part]
+        problem = self.problem.at(~fold).seen(features)
+        codes = None if self.codes is None else self.codes[~fold]
         ridge = self.ridge or best_ridge(self.kernel, problem, None, loss_of(problem, codes))[0]
         return fit_machine(self.kernel, problem, ridge, "cholesky")
 
     def _note(self, key: tuple[Kind | None, int], states: list[Any]) -> None:
         """Store the ridge of a round, and what every row adds to the error of predictions without it."""
-        found = torch.empty_like(self.problem.targets)
-        for part, (features, machine) in zip(self.parts, states, strict=True):
-            rows = self.problem.X[part]
-            found[part] = machine.predict(rows if features is None else features(rows))
-        self.shares[key] = loss_of(self.problem, self.codes)(found)
+        predicted = torch.empty_like(self.problem.targets)
+        for fold, (features, machine) in zip(self.parts, states, strict=True):
+            rows = self.problem.X[fold]
+            predicted[fold] = machine.predict(rows if features is None else features(rows))
+        self.shares[key] = loss_of(self.problem, self.codes)(predicted)
         self.ridges[key] = math.exp(sum(math.log(machine.ridge) for _, machine in states) / len(states))
 
     def _wins(self, key: tuple[Kind | None, int], other: tuple[Kind | None, int]) -> bool:
@@ -165,12 +159,12 @@ class Rounds:
 
     def learn(self, problem: Problem, kind: Kind, number: int) -> Features:
         """Run the rounds that were chosen on all rows, or on a part of many."""
-        part = problem if len(problem.X) <= LIMITS.feature_rows else problem.at(slice(-LIMITS.feature_rows, None))
+        sample = problem if len(problem.X) <= LIMITS.feature_rows else problem.at(slice(-LIMITS.feature_rows, None))
         features: Features | None = None
         for before in range(number):
-            ridge = self.ridge_at((kind if before else None, before), len(part.X))
-            machine = fit_machine(self.kernel, seen(part, features), ridge, "cholesky")
-            features = following(machine, part, features, kind, LIMITS.gradient_rows[1])
+            ridge = self.ridge_at((kind if before else None, before), len(sample.X))
+            machine = fit_machine(self.kernel, sample.seen(features), ridge, "cholesky")
+            features = following(machine, sample, features, kind, LIMITS.gradient_rows[1])
         assert features is not None
         return features
 

@@ -6,9 +6,10 @@ weighted mean of the kernel's diagonal. With an intercept the targets are first 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,8 +18,9 @@ from ..errors import ConvergenceError, InvalidInputError, log
 from ..solve import CG, NetworkKernel, solve_operator
 from ..solve._limits import LIMITS as SOLVE_LIMITS
 from ..solve.dense import scale_of, smallest_mean, solve_one, with_mean
-from ..solve.iterative import Solver, choose_solver
 from ..solve.operators import KernelOperator, available_bytes
+
+Solver = Literal["auto", "cholesky"] | CG
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +51,16 @@ class Problem:
         ones = torch.ones_like(self.targets[:, : int(self.intercept)])
         return torch.cat([self.targets, ones], dim=1)
 
-    def left_out(self, found: Tensor) -> Tensor:
+    def left_out(self, predictions: Tensor) -> Tensor:
         """Return leave-one-out predictions of the last rows, (m, k), from those for the right-hand sides."""
         if not self.intercept:
-            return found
-        taken = self.weights.clamp_max(1.0)
-        return with_mean(found, self.targets[-len(found) :], self.mean, taken[-len(found) :], self.weights.sum())
+            return predictions
+        targets, weights = (values[-len(predictions) :] for values in (self.targets, self.weights))
+        return with_mean(predictions, targets, self.mean, weights.clamp_max(1.0), self.weights.sum())
+
+    def seen(self, features: Callable[[Tensor], Tensor] | None) -> Problem:
+        """Return the problem with its rows as a kernel behind learned features sees them."""
+        return self if features is None else replace(self, X=features(self.X))
 
     def at(self, index: Any) -> Problem:
         """Return the problem of these rows alone, with a mean of their own, in this order."""
@@ -78,14 +84,14 @@ class FittedMachine:
     def predict(self, X: Tensor, client: Any = None) -> Tensor:
         """Return f at the rows of X, (m, k), in double precision; a client shares a long sum among its workers."""
         if client is None or len(X) * len(self.X) < SOLVE_LIMITS.entries:
-            found = self.mean + self.kernel.expansion(X, self.X, self.coefficients)
+            outputs = self.mean + self.kernel.expansion(X, self.X, self.coefficients)
         else:
             from ..distributed.operator import expand
 
-            found = self.mean + expand(client, self.kernel, self.X, self.coefficients, X)
-        if not bool(torch.isfinite(found).all()):
+            outputs = self.mean + expand(client, self.kernel, self.X, self.coefficients, X)
+        if not bool(torch.isfinite(outputs).all()):
             raise ConvergenceError("predictions are beyond the range of float64; scale the targets down")
-        return found
+        return outputs
 
 
 def fit_machine(
@@ -108,17 +114,49 @@ def fit_machine(
     log.info("%d rows are solved by %s: %s", len(problem.X), "Cholesky" if options is None else "CG", reason)
     if options is not None:
         return _fit_iterative(kernel, problem, ridge, options, client, progress)
-    fits = 16 * len(problem.X) ** 2 < 0.5 * available_bytes(problem.X.device)
-    kept = kernel_matrix(kernel, problem.X, client) if smaller and fits else None
+    held = smaller and 16 * len(problem.X) ** 2 < 0.5 * available_bytes(problem.X.device)
+    kept = kernel_matrix(kernel, problem.X, client) if held else None
     best = _fit_direct(kernel, problem, ridge, client, last, kept)
     for other in smaller if loss else ():
-        found = _fit_direct(kernel, problem, other, client, last, kept)
-        errors = [float(loss(one.leave_one_out).sum()) for one in (found, best)]  # type: ignore[misc, arg-type]
+        fitted = _fit_direct(kernel, problem, other, client, last, kept)
+        errors = [float(loss(one.leave_one_out).sum()) for one in (fitted, best)]  # type: ignore[misc, arg-type]
         if errors[0] >= errors[1]:
             break
-        best = found
+        best = fitted
     best.record["reason"] = reason
     return best
+
+
+def choose_solver(solver: Solver, X: Tensor) -> tuple[CG | None, str]:
+    """Return the options of conjugate gradients where they solve for the rows of X, else None; and the reason."""
+    if isinstance(solver, CG) or solver == "cholesky":
+        return (solver if isinstance(solver, CG) else None), "as given"
+    if solver != "auto":
+        raise InvalidInputError(f"solver must be 'auto', 'cholesky' or nsd.solve.CG(...), got {solver!r}")
+    n = len(X)
+    if n <= SOLVE_LIMITS.direct_rows:
+        return None, f"up to {SOLVE_LIMITS.direct_rows} rows"
+    if 8 * n**2 > 0.7 * available_bytes(X.device):
+        return CG(), "the matrix does not fit into the free memory"
+    if X.device.type != "cpu":
+        return None, "the matrix fits into the memory of the device"
+    direct, iterative = predicted_seconds(n)
+    return (CG() if iterative < direct else None), f"{direct:.2g} s predicted, {iterative:.2g} s by conjugate gradients"
+
+
+def predicted_seconds(n: int) -> tuple[float, float]:
+    """Return the seconds that Cholesky and conjugate gradients will take for n rows, from two measured products.
+
+    Cholesky does n^3 / 3 multiplications as fast as a product of matrices does. The iteration makes a preconditioner
+    of rank r with 3 n r^2 of them, and reads the matrix in about 50 steps (docs, Kernel machines).
+    """
+    A, rank, times = torch.ones(2048, 2048, dtype=torch.float64), min(SOLVE_LIMITS.highest_rank, n // 6), []
+    for other in (A, A, A[:, :16], A[:, :16]):  # the first call of each kind is not measured: it loads libraries
+        start = time.perf_counter()
+        A @ other
+        times.append(time.perf_counter() - start)
+    dense, entry = times[1] / 2048**3, times[3] / 2048**2
+    return n**3 / 3 * dense, 3.0 * n * rank**2 * dense + 50 * n**2 * entry
 
 
 def _fit_direct(
@@ -127,13 +165,13 @@ def _fit_direct(
     K = kernel_matrix(kernel, problem.X, client) if kept is None else kept.clone()
     absolute = ridge * mean_diagonal(problem.weights * K.diagonal(), problem.weights)
     try:
-        found = solve_one(K, problem.right, absolute, problem.weights, last)
+        solution = solve_one(K, problem.right, absolute, problem.weights, last)
     except ConvergenceError:  # K is spoilt; with a jitter it is solved in memory of its own
         K = kernel_matrix(kernel, problem.X, client)
-        found = solve_one(K, problem.right, absolute, problem.weights, last, overwrite=False)
-    record = {"solver": "cholesky", "residual": float(found.residuals.max()), "jitter": found.jitter}
-    left_out = None if found.leave_one_out is None else problem.left_out(found.leave_one_out[0])
-    return _fitted(kernel, problem, found.coefficients[0], ridge, absolute, record, left_out)
+        solution = solve_one(K, problem.right, absolute, problem.weights, last, overwrite=False)
+    record = {"solver": "cholesky", "residual": float(solution.residuals.max()), "jitter": solution.jitter}
+    left_out = None if solution.leave_one_out is None else problem.left_out(solution.leave_one_out[0])
+    return _fitted(kernel, problem, solution.coefficients[0], ridge, absolute, record, left_out)
 
 
 def _fitted(kernel: NetworkKernel, problem: Problem, coefficients: Tensor, *rest: Any) -> FittedMachine:
@@ -164,10 +202,10 @@ def _fit_iterative(
 
         operator = ClusterKernel(client, kernel, X, scale=scale, dtype=options.dtype)
     absolute = ridge * mean_diagonal(operator.diagonal(), weights)
-    found = solve_operator(operator, problem.targets, [absolute], options, progress=progress)
-    record: dict[str, Any] = {"solver": "cg", "residual": float(found.residuals.max())}
-    record |= {name: getattr(found, name) for name in ("steps", "refinements", "rank")}
-    return _fitted(kernel, problem, found.coefficients[0], ridge, absolute, record)
+    solution = solve_operator(operator, problem.targets, [absolute], options, progress=progress)
+    record: dict[str, Any] = {"solver": "cg", "residual": float(solution.residuals.max())}
+    record |= {name: getattr(solution, name) for name in ("steps", "refinements", "rank")}
+    return _fitted(kernel, problem, solution.coefficients[0], ridge, absolute, record)
 
 
 def mean_diagonal(weighted: Tensor, weights: Tensor) -> float:

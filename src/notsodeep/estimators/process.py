@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from ..networks import Kernel
 from ..solve import NetworkKernel
 from ..solve._limits import LIMITS
 from ..solve.dense import Factor, factorise
-from .features import Wanted, learn_features, seen
+from .features import Wanted, learn_features
 from .kernel import deq_of
 from .machine import Problem, kernel_matrix
 from .selection import widest
@@ -36,7 +36,7 @@ from .specification import (
     FLOATS,
     VARIANCES,
     Array,
-    WithClient,
+    KernelEstimator,
     all_or_nothing,
     as_tensor,
     network_of,
@@ -56,7 +56,7 @@ class _Spent(Exception):
 
 
 @dataclass(eq=False, repr=False)
-class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class DEQGaussianProcess(KernelEstimator, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Gaussian process regression, y = f(x) + noise, where f has the covariance amplitude * k and k is of a DEQ.
 
     Parameters
@@ -126,20 +126,20 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         most = 2 * LIMITS.direct_rows
         if len(X) > most:
             raise InvalidInputError(f"a Gaussian process takes at most {most} rows, got {len(X)}")
-        self._check_client(self.device)
+        self._check_client()
         self._start()
         self._flat, Y = y.ndim == 1, y.reshape(len(X), -1)
         plain: tuple[Array, Array] = (np.zeros(Y.shape[1]), np.ones(Y.shape[1]))
         self._shift, self._unit = _level(Y) if self.normalise_y else plain
         rows = as_tensor(X, self.device).double()
         scales = scales_of(self.scale, self._source)
-        self._scaler = Standardiser("auto" if len(scales) > 1 else scales[0]).fit(rows)
-        self._X = self._scaler.transform(rows)
+        self.scaler_ = Standardiser("auto" if len(scales) > 1 else scales[0]).fit(rows)
+        self._X = self.scaler_.transform(rows)
         self._Y = as_tensor((Y - self._shift) / self._unit, self.device)
         problem = Problem.of(self._X, self._Y, torch.ones_like(self._X[:, 0]), intercept=True)
         start = NetworkKernel(self._source, self.kernel)
         self._features, _ = learn_features(start, problem, None, None, self.features)
-        self._X = seen(problem, self._features).X
+        self._X = problem.seen(self._features).X
         order = np.random.default_rng(0).permutation(len(self._X))[: ROWS_AND_TRIES[-1][0]]
         if self._moved():
             self._maximise(order)
@@ -147,7 +147,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         K = self._matrix(self.parameters_)
         if {"amplitude", "noise"} & set(self.names_):
             self.parameters_ |= profile(K[order][:, order], self._Y[order], self.parameters_, self.names_)[1]
-        self._posterior = self._evidence(K, self.parameters_)
+        self._posterior = evidence(K, self._Y, self.parameters_)
         self.log_marginal_likelihood_value_ = self._posterior.value
         return self
 
@@ -200,13 +200,13 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         exact = len(X) <= EXACT_ROWS
         logs, K = self._recorded(values, moved, X) if exact else ({}, self._kernel_of(values)(X))
         value, _, S = profile(K.detach(), Y, values, self.names_)
-        found = []
+        gradient = []
         if slopes and exact:
-            found = list(torch.autograd.grad((S * K).sum(), list(logs.values())))
+            gradient = list(torch.autograd.grad((S * K).sum(), list(logs.values())))
         elif slopes:
             near = (values | {name: values[name] * math.exp(STEP)} for name in moved)
-            found = [(S * (self._kernel_of(other)(X) - K)).sum() / STEP for other in near]
-        return value, np.array([float(slope) for slope in found])
+            gradient = [(S * (self._kernel_of(other)(X) - K)).sum() / STEP for other in near]
+        return value, np.array([float(slope) for slope in gradient])
 
     @property
     def _slow(self) -> bool:
@@ -232,12 +232,6 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         return low, high
 
     @property
-    def features_(self) -> Array | None:
-        """M of trace p, (p, p), by which the columns of the scaled rows matter; None where nothing was learned."""
-        check_is_fitted(self)
-        return None if self._features is None else np.asarray(self._features.matrix.cpu())
-
-    @property
     def theta_(self) -> Array:
         """Logarithms of the free hyper-parameters."""
         return np.log([self.parameters_[name] for name in self.names_])
@@ -253,7 +247,7 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         if at.shape != self.theta_.shape:
             raise InvalidInputError(f"theta holds the logarithms of {self.names_}, got shape {at.shape}")
         values = self.parameters_ | dict(zip(self.names_, np.exp(at).tolist(), strict=True))
-        return self._with_gradient(values) if eval_gradient else self._evidence(self._matrix(values), values).value
+        return self._with_gradient(values) if eval_gradient else evidence(self._matrix(values), self._Y, values).value
 
     @torch.enable_grad()
     def _matrix(self, values: dict[str, float]) -> Tensor:
@@ -261,9 +255,6 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         if self._moved() and len(self._X) <= EXACT_ROWS:
             return self._recorded(values, self._moved(), self._X)[1].detach()
         return kernel_matrix(self._kernel_of(values), self._X, self.client)
-
-    def _evidence(self, K: Tensor, values: dict[str, float]) -> Evidence:
-        return evidence(K, self._Y, values["amplitude"], values["noise"])
 
     @torch.enable_grad()
     def _with_gradient(self, values: dict[str, float]) -> tuple[float, Array]:
@@ -274,10 +265,10 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
         logs, K = self._recorded(values, self.names_, self._X)
         at = values | {name: log.exp() for name, log in logs.items()}
         C = at["amplitude"] * K + at["noise"] * torch.eye(len(K)).to(K)
-        found = self._evidence(K.detach(), values)
-        S = found.solution @ found.solution.T - self._Y.shape[1] * found.factor.inverse()
+        posterior = evidence(K.detach(), self._Y, values)
+        S = posterior.solution @ posterior.solution.T - self._Y.shape[1] * posterior.factor.inverse()
         gradient = torch.autograd.grad(0.5 * (S * C).sum(), list(logs.values()))
-        return found.value, np.array([float(slope) for slope in gradient])
+        return posterior.value, np.array([float(slope) for slope in gradient])
 
     def _recorded(self, values: dict[str, float], names: Sequence[str], X: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return logarithms of named hyper-parameters that record, and the kernel as a function of them."""
@@ -296,12 +287,9 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
     @checked
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """Compute the posterior mean of f at rows X, (m, p), and if asked for its deviations or covariances."""
-        check_is_fitted(self)
         if return_std and return_cov:
             raise InvalidInputError("ask for return_std or for return_cov, not for both")
-        rows = as_tensor(validated(self, X, dtype=FLOATS, reset=False), self.device).double()
-        new = self._scaler.scaled(rows)
-        new = new if self._features is None else self._features(new)
+        new = self._seen(X)
         amplitude, factor = self.parameters_["amplitude"], self._posterior.factor
         cross = amplitude * self._kernel(new, self._X)
         mean = (cross @ self._posterior.solution).cpu().numpy() * self._unit + self._shift
@@ -331,8 +319,8 @@ class DEQGaussianProcess(WithClient, MultiOutputMixin, RegressorMixin, BaseEstim
 
     def _scaled(self, spread: Tensor, units: Array) -> Array:
         """Return one number (or matrix) for each target, in its units."""
-        found = np.asarray(spread.cpu())[..., None] * units
-        return found[..., 0] if self._flat else found
+        spreads = np.asarray(spread.cpu())[..., None] * units
+        return spreads[..., 0] if self._flat else spreads
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_posterior")
@@ -381,10 +369,10 @@ class Evidence:
     solution: Tensor  # C^(-1) Y
 
 
-def evidence(K: Tensor, Y: Tensor, amplitude: float, noise: float) -> Evidence:
+def evidence(K: Tensor, Y: Tensor, values: Mapping[str, float]) -> Evidence:
     """Return -1/2 sum_j y_j' C^(-1) y_j - k/2 log det C - n k/2 log(2 pi) with C = amplitude K + noise I."""
     n, k = Y.shape
-    factor = factorise(amplitude * K, noise)
+    factor = factorise(values["amplitude"] * K, values["noise"])
     a = factor.solve(Y)
     value = -0.5 * float((Y * a).sum()) - 0.5 * k * factor.logdet - 0.5 * n * k * math.log(2.0 * math.pi)
     return Evidence(value, factor, a)

@@ -16,25 +16,25 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_classifier
+from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import resample
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from .._arguments import check_settings, checked
 from ..errors import InvalidInputError
 from ..networks import Kernel
 from ..solve import NetworkKernel
-from ..solve.iterative import Solver
 from ._limits import LIMITS
-from .features import Wanted, learn_features, seen
-from .machine import Problem, fit_machine
+from .features import Wanted, learn_features
+from .machine import Problem, Solver, fit_machine
 from .selection import ACTIVATIONS, Choice, Search, loss_of
 from .specification import (
     FLOATS,
     Array,
-    WithClient,
+    KernelEstimator,
     all_or_nothing,
     as_tensor,
     network_of,
@@ -49,7 +49,7 @@ Chosen = float | Literal["loo"]
 
 
 @dataclass(eq=False, repr=False)
-class KernelMachine(WithClient, BaseEstimator):
+class KernelMachine(KernelEstimator, BaseEstimator):
     """Ridge regression in the space of a network's kernel: the common part of regressor and classifier."""
 
     activation: Any = "loo"
@@ -75,7 +75,7 @@ class KernelMachine(WithClient, BaseEstimator):
             raise InvalidInputError(
                 f"ridge must be positive and finite, relative to the mean diagonal, got {self.ridge!r}"
             )
-        self._check_client(self.device)
+        self._check_client()
         self.best_: dict[str, Any] = {}
         self._kept = np.flatnonzero(weights)
         if not len(self._kept):
@@ -92,8 +92,10 @@ class KernelMachine(WithClient, BaseEstimator):
         kernel = NetworkKernel(choice.network, self.kernel)
         self._problem = Problem.of(self.scaler_.scaled(rows), targets, w, self.fit_intercept)
         ridge = None if self.ridge == "loo" else float(self.ridge)
-        self._features, record = learn_features(kernel, self._problem, labels, ridge, self.features)
-        self._problem, self.best_ = seen(self._problem, self._features), self.best_ | record
+        self._features = None
+        if self.features is not None:
+            self._features, record = learn_features(kernel, self._problem, labels, ridge, self.features)
+            self._problem, self.best_ = self._problem.seen(self._features), self.best_ | record
         self._flat, self._shape = flat, T.shape
         smaller, last = self._smaller(), min(few, len(kept))
         tail = loss_of(self._problem.at(slice(-last, None)), None if labels is None else labels[-last:])
@@ -102,22 +104,12 @@ class KernelMachine(WithClient, BaseEstimator):
         self._machine = machine = fit_machine(kernel, self._problem, self.best_["ridge"], *options)
         self.record_, self.ridge_, self.absolute_ridge_ = machine.record, machine.ridge, machine.absolute_ridge
         self.best_["ridge"] = self.ridge_
-        self._calibrate()
-        self._unweighted = self._outputs(X[weights == 0]) if not weights.all() else np.empty((0, T.shape[1]))
-
-    def _calibrate(self) -> None:
-        """Find what else a fit needs; a regressor needs nothing."""
+        self._unweighted = X[weights == 0]
 
     def _smaller(self) -> tuple[float, ...]:
         """Return ridges that are tried on all rows, where that of a small sample of them was chosen."""
         small = self.ridge == "loo" and len(self._kept) > 4 * self.best_["rows"]
         return tuple(self.best_["ridge"] * factor for factor in LIMITS.corrections) if small else ()
-
-    @property
-    def features_(self) -> Array | None:
-        """M of trace p, (p, p), by which the columns of the scaled rows matter; None where nothing was learned."""
-        check_is_fitted(self)
-        return None if self._features is None else np.asarray(self._features.matrix.cpu())
 
     def _choose(self, rows: Tensor, targets: Tensor, weights: Tensor, codes: Tensor | None) -> Choice:
         """Choose what is "loo", and the scale with it, on a sample of the rows; keep the rest as given."""
@@ -155,17 +147,14 @@ class KernelMachine(WithClient, BaseEstimator):
             self._machine = machine = dataclasses.replace(machine, leave_one_out=left_out)
         out = np.empty(self._shape)
         out[self._kept] = np.asarray(machine.leave_one_out.cpu())  # type: ignore[union-attr]
-        rest = np.setdiff1d(np.arange(len(out)), self._kept)
-        out[rest] = self._unweighted
+        if len(self._unweighted):
+            out[np.setdiff1d(np.arange(len(out)), self._kept)] = self._outputs(self._unweighted)
         return self._flattened(out)
 
     def _outputs(self, X: Any) -> Array:
         """Return the k outputs at each row of X, (m, k)."""
-        check_is_fitted(self)
-        rows = validated(self, X, dtype=FLOATS, reset=False, accept_sparse="csr")
-        scaled = self.scaler_.scaled(as_tensor(rows, self.device).double())
-        scaled = scaled if self._features is None else self._features(scaled)
-        return np.asarray(self._machine.predict(scaled, self.client).cpu())
+        rows = self._seen(X, accept_sparse="csr")
+        return np.asarray(self._machine.predict(rows, self.client).cpu())
 
     def _flattened(self, values: Array) -> Array:
         return values[:, 0] if self._flat else values
@@ -175,8 +164,8 @@ class KernelMachine(WithClient, BaseEstimator):
 
     def __dir__(self) -> list[str]:
         """Leave out ``loo_`` where it is costly: tools that show an object read all of its attributes."""
-        found = getattr(getattr(self, "_machine", None), "leave_one_out", None)
-        there = found is not None and len(found) == len(self._kept)
+        left_out = getattr(getattr(self, "_machine", None), "leave_one_out", None)
+        there = left_out is not None and len(left_out) == len(self._kept)
         return [name for name in object.__dir__(self) if (name != "loo_" or there) and hasattr(self, name)]
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
@@ -321,24 +310,21 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
             )
         weights = weights_of(sample_weight, X) * self._class_weights(y)
         self._multilabel = type_of_target(y) == "multilabel-indicator"
-        codes = None
-        if self._multilabel:
-            self.classes_, T = np.arange(y.shape[1]), np.where(y > 0, 1.0, -1.0)
-        else:
-            self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
-            T = self._targets(codes)
-        self._fit(X, T, weights, flat=T.shape[1] == 1, codes=codes)
-        return self
-
-    def _targets(self, codes: NDArray[Any]) -> Array:
-        """Return +1 for the class and -1 for the others, of shape (n, classes), or (n, 1) for two."""
-        if len(self.classes_) < 2:
+        y = y if self._multilabel else column_or_1d(y, warn=True)
+        signs = LabelBinarizer(neg_label=-1).fit(y)
+        self.classes_ = signs.classes_
+        if len(self.classes_) < 2 and not self._multilabel:
             raise InvalidInputError(
-                f"a classifier needs at least two classes, got n_samples = {len(codes)} of one class: "
+                f"a classifier needs at least two classes, got n_samples = {len(y)} of one class: "
                 f"{self.classes_.tolist()}"
             )
-        two = len(self.classes_) == 2
-        return (2.0 * (codes[:, None] if two else np.eye(len(self.classes_))[codes]) - 1.0).astype(np.float64)
+        T, codes = (
+            signs.transform(y).astype(np.float64),
+            None if self._multilabel else np.searchsorted(signs.classes_, y),
+        )
+        self._fit(X, T, weights, flat=T.shape[1] == 1, codes=codes)
+        self._calibrate()
+        return self
 
     def _class_weights(self, y: Any) -> Array:
         """Return the factor of each row, at most 1, so that leave-one-out leaves out the whole row."""
@@ -372,12 +358,12 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
     def _calibrate(self) -> None:
         """Find temperature and bias from leave-one-out outputs, of a part of the rows after conjugate gradients."""
         machine, few = self._machine, min(LIMITS.calibration_rows, len(self._kept))
-        found, problem = machine.leave_one_out, self._problem
-        if found is None:
+        left_out, problem = machine.leave_one_out, self._problem
+        if left_out is None:
             part = problem.at(slice(-few, None))
-            found = fit_machine(machine.kernel, part, self.ridge_, "cholesky", last=few).leave_one_out
-        assert found is not None
-        values, signs = found.cpu().numpy(), (problem.targets + problem.mean)[-few:].cpu().numpy()
+            left_out = fit_machine(machine.kernel, part, self.ridge_, "cholesky", last=few).leave_one_out
+        assert left_out is not None
+        values, signs = left_out.cpu().numpy(), (problem.targets + problem.mean)[-few:].cpu().numpy()
         w = problem.weights[-few:].cpu().numpy()
         self.temperature_: Any
         if self._multilabel:
@@ -387,8 +373,8 @@ class DEQClassifier(ClassifierMixin, KernelMachine):
         else:
             self.temperature_, bias = calibrate(values, _scores(signs).argmax(1), w, self.fit_intercept)
         shift = torch.as_tensor(bias).to(machine.mean)
-        left_out = None if machine.leave_one_out is None else machine.leave_one_out + shift
-        self._machine = dataclasses.replace(machine, mean=machine.mean + shift, leave_one_out=left_out)
+        shifted = None if machine.leave_one_out is None else machine.leave_one_out + shift
+        self._machine = dataclasses.replace(machine, mean=machine.mean + shift, leave_one_out=shifted)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -427,6 +413,6 @@ def calibrate(values: Array, codes: NDArray[Any], weights: Array, biased: bool) 
         return float(shares[:, 0] @ (logits - log_p)[:, 0] - aims @ theta), along * free
 
     bounds = [(1e-3, None)] + [(None, None)] * k  # t = 0 where the outputs tell nothing
-    found = scipy.optimize.minimize(loss, np.append(1.0, np.zeros(k)), jac=True, bounds=bounds, method="L-BFGS-B").x
-    shift = (found[1:] - found[1:].mean()) / found[0]
-    return float(found[0]), shift[1:] if values.shape[1] == 1 else shift
+    theta = scipy.optimize.minimize(loss, np.append(1.0, np.zeros(k)), jac=True, bounds=bounds, method="L-BFGS-B").x
+    shift = (theta[1:] - theta[1:].mean()) / theta[0]
+    return float(theta[0]), shift[1:] if values.shape[1] == 1 else shift

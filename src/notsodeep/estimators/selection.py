@@ -17,10 +17,10 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from ..networks import Dense, Kernel
+from ..activations import Activation
+from ..networks import Kernel
 from ..solve import NetworkKernel
 from ..solve.dense import leave_one_out_path
-from ..solve.network import Source
 from ._limits import LIMITS
 from .machine import Problem, mean_diagonal
 from .standardise import Scale
@@ -35,20 +35,33 @@ class Choice(NamedTuple):
     """What decides on a kernel: how rows are scaled, and the network."""
 
     scale: Scale
-    network: Source
+    network: Any
 
     def moved(self, b2: float, c2: float) -> Choice:
         """Return the same DEQ with other variances of its input weights and biases."""
-        deq: Any = self.network
-        return Choice(self.scale, deq.varied(None, float(b2), float(c2)))
+        return Choice(self.scale, self.network.varied(None, float(b2), float(c2)))
+
+    @property
+    def inner(self) -> tuple[float, ...]:
+        """The variances of the input weights and biases of a DEQ; other networks have none."""
+        return tuple(getattr(self.network, "given_variances", ())[1:])
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The activations of the network."""
+        layers: tuple[Activation, ...] = self.network.activations
+        return layers
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether all activations are homogeneous."""
+        return all(phi.homogeneity == 1.0 for phi in self.activations)
 
     @property
     def named(self) -> dict[str, Any]:
         """The scale, and for a DEQ the name of its activation and the variances of its input weights and biases."""
-        deq: Any = self.network
-        known = isinstance(deq, Dense) and deq.implicit
-        inner = dict(zip(("sigma_b2", "sigma_c2"), deq.variances[1:], strict=True)) if known else {}
-        return {"scale": self.scale} | ({"activation": deq.activations[0].name} if known else {}) | inner
+        inner = dict(zip(("sigma_b2", "sigma_c2"), self.inner, strict=False))
+        return {"scale": self.scale} | ({"activation": self.activations[0].name} if inner else {}) | inner
 
 
 @dataclass(eq=False)
@@ -67,10 +80,10 @@ class Search:
         many = len(next(iter(self.problems.values())).X)
         few = min(many, LIMITS.survey_rows)
         self._survey(starts, few)
-        for found in self._ranked(few)[: LIMITS.finalists]:
-            self._error(found["choice"], many)
+        for trial in self._ranked(few)[: LIMITS.finalists]:
+            self._error(trial["choice"], many)
         best, *others = self._ranked(many)
-        ridges = {rows: found["ridge"] for (choice, rows), found in self.tried.items() if choice == best["choice"]}
+        ridges = {rows: trial["ridge"] for (choice, rows), trial in self.tried.items() if choice == best["choice"]}
         record = best["choice"].named | {"ridge": self.ridge or extrapolated(ridges, total), "error": best["error"]}
         runners = [one["choice"].named | {name: one[name] for name in ("ridge", "error")} for one in others[:3]]
         kernels = len({choice for choice, _ in self.tried})
@@ -85,16 +98,15 @@ class Search:
         # one activation is tried far from the straight line, too, where sigmoid and others are on rows of norm one
         points = FIRST[: 3 if len({start.network for start in starts}) == 1 else 2]
         for start in starts:
-            deq: Any = start.network
-            _, b2, c2 = deq.variances
+            b2, c2 = start.inner
             for u, ratio in points if self._scaled(start) else points[:1]:
                 self._try(start, rows, b2 * u, ratio * b2 * u if "sigma_c2" in self.free else c2)
         best = self._ranked(rows)[0]["choice"]
         for u in (-0.5, 0.5) if self._scaled(best) else ():
             self._shifted(best, rows, u)
-        _, b2, c2 = self._ranked(rows)[0]["choice"].network.variances
+        b2, c2 = self._ranked(rows)[0]["choice"].inner
         if "sigma_c2" in self.free:
-            for ratio in (0.01, 1.0, 10.0) if _homogeneous(best) else (0.01, 1.0):  # without any, near rows are slow
+            for ratio in (0.01, 1.0, 10.0) if best.homogeneous else (0.01, 1.0):  # without any, near rows are slow
                 if abs(math.log(ratio * b2 / c2)) > 1.0:
                     self._try(best, rows, b2, b2 * ratio)
         best = self._ranked(rows)[0]["choice"]
@@ -103,32 +115,29 @@ class Search:
 
     def _shifted(self, choice: Choice, rows: int, u: float) -> float:
         """Try the free variances times 10^u."""
-        deq: Any = choice.network
-        _, b2, c2 = deq.variances
+        b2, c2 = choice.inner
         scales = self._scaled(choice), "sigma_c2" in self.free
         return self._try(choice, rows, b2 * 10 ** (scales[0] * u), c2 * 10 ** (scales[1] * u))
 
     def _scaled(self, choice: Choice) -> bool:
         """Return whether sigma_b2 is free and more than the unit of the kernel and of sigma_c2."""
-        deq: Any = choice.network
-        unit = _homogeneous(choice) and ("sigma_c2" in self.free or deq.variances[2] == 0.0)
+        unit = choice.homogeneous and ("sigma_c2" in self.free or choice.inner[1] == 0.0)
         return "sigma_b2" in self.free and not unit
 
     def _ranked(self, rows: int) -> list[dict[str, Any]]:
         """Return what was tried on so many rows, the best first."""
-        return sorted((one for (_, n), one in self.tried.items() if n == rows), key=lambda found: found["error"])
+        return sorted((one for (_, n), one in self.tried.items() if n == rows), key=lambda trial: trial["error"])
 
     def _try(self, choice: Choice, rows: int, b2: float, c2: float) -> float:
         """Return the error with these variances, or where sigma_b2 is free with one at which the kernel is quick."""
-        deq: Any = choice.network
-        if "sigma_b2" in self.free and any(phi.closed_form() is None for phi in deq.activations):
+        if "sigma_b2" in self.free and any(phi.closed_form() is None for phi in choice.activations):
             b2 = min(b2, widest(self.problems[choice.scale].X))
         return self._error(choice.moved(b2, c2), rows)
 
     def _error(self, choice: Choice, rows: int) -> float:
         if (choice, rows) not in self.tried:
-            whole = self.problems[choice.scale]
-            problem = whole if rows == len(whole.X) else whole.at(slice(rows))
+            full = self.problems[choice.scale]
+            problem = full if rows == len(full.X) else full.at(slice(rows))
             loss = loss_of(problem, None if self.codes is None else self.codes[:rows])
             ridge, error = best_ridge(NetworkKernel(choice.network, self.kernel), problem, self.ridge, loss)
             self.tried[choice, rows] = {"choice": choice, "ridge": ridge, "error": error}
@@ -139,11 +148,6 @@ def widest(X: Tensor) -> float:
     """Return the largest sigma_b2 at which a kernel without closed form is quick to compute for these rows."""
     squares = X.square().sum(1)
     return min(5.0 / max(float(squares.mean()), 1e-300), 15.0 / max(float(squares.max()), 1e-300))
-
-
-def _homogeneous(choice: Choice) -> bool:
-    deq: Any = choice.network
-    return all(phi.homogeneity == 1.0 for phi in deq.activations)
 
 
 def extrapolated(ridges: Mapping[int, float], total: int) -> float:
@@ -192,8 +196,8 @@ def squared_error(problem: Problem) -> Loss:
     unit = float(problem.targets.abs().max()) or 1.0  # no square over- or underflows
     scale = float((problem.weights @ (problem.targets / unit).square()).sum()) or 1.0
 
-    def loss(found: Tensor) -> Tensor:
-        return problem.weights * ((found - problem.mean - problem.targets) / unit).square().sum(1) / scale
+    def loss(predicted: Tensor) -> Tensor:
+        return problem.weights * ((predicted - problem.mean - problem.targets) / unit).square().sum(1) / scale
 
     return loss
 
@@ -202,9 +206,9 @@ def log_loss(problem: Problem, codes: Tensor) -> Loss:
     """Return the loss of classification: minus the mean log likelihood, at the temperature that is best for it."""
     weights, t = problem.weights / problem.weights.sum(), 1.0
 
-    def loss(found: Tensor) -> Tensor:
+    def loss(predicted: Tensor) -> Tensor:
         nonlocal t  # that of a similar problem is a good start
-        scores = found if found.shape[1] > 1 else torch.cat([-found, found], dim=1)
+        scores = predicted if predicted.shape[1] > 1 else torch.cat([-predicted, predicted], dim=1)
         right = scores.gather(1, codes[:, None])[:, 0]
         for _ in range(20):  # Newton's steps on a concave function; each at most doubles or halves
             p = torch.softmax(t * scores, dim=1)

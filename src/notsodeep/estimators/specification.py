@@ -8,7 +8,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import scipy.sparse
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from .._arguments import check_settings, isolation
@@ -28,7 +28,10 @@ from ..networks import DEQ, Specification
 from ..networks.base import VARIANCES
 from ..solve.network import Source
 from ..solve.operators import available_bytes
-from .standardise import Scale, refuse_dates
+from .standardise import Scale, Standardiser, refuse_dates
+
+if TYPE_CHECKING:
+    from .features import Features
 
 Array = NDArray[np.float64]
 FLOATS = [np.float64, np.float32]
@@ -64,8 +67,8 @@ def network_of(estimator: Any, activation: Any = None) -> Any:
         deq.check_contraction()
         return deq
     if isinstance(network, nn.Module):
-        own: Any = copy.deepcopy(network)  # as it is now: training may go on
-        return own
+        copied: Any = copy.deepcopy(network)  # as it is now: training may go on
+        return copied
     if not isinstance(network, Specification | Twin):
         raise InvalidInputError(
             "network must be a DEQ, an ENN, a convolutional one of them, a twin or a torch module, got "
@@ -99,23 +102,23 @@ def seed_of(random_state: Any) -> int:
 
 def validated(estimator: Any, *data: Any, **wanted: Any) -> Any:
     """Return X, or X and y, as scikit-learn checks them; sparse rows, where they are accepted, become dense."""
-    data = tuple(_plain(part) for part in (flattened(estimator.network, data[0]), *data[1:]))
+    data = tuple(_plain(given) for given in (flattened(estimator.network, data[0]), *data[1:]))
     if len(data) > 1 and is_classifier(estimator):
         _refuse_mixed(data[1])
     with _refused(data), np.errstate(over="ignore", invalid="ignore"):  # sums of large numbers are looked at again
-        found = validate_data(estimator, *data, **wanted)
-        if isinstance(found, tuple) and is_classifier(estimator):
-            check_classification_targets(found[1])
-        elif isinstance(found, tuple):  # objects become numbers, None among them NaN
-            found = found[0], check_array(found[1], dtype=np.float64, ensure_2d=False, input_name="y")
-    X = found[0] if isinstance(found, tuple) else found
+        arrays = validate_data(estimator, *data, **wanted)
+        if isinstance(arrays, tuple) and is_classifier(estimator):
+            check_classification_targets(arrays[1])
+        elif isinstance(arrays, tuple):  # objects become numbers, None among them NaN
+            arrays = arrays[0], check_array(arrays[1], dtype=np.float64, ensure_2d=False, input_name="y")
+    X = arrays[0] if isinstance(arrays, tuple) else arrays
     if not scipy.sparse.issparse(X):
-        return found
+        return arrays
     if 8 * math.prod(X.shape) > available_bytes(torch.device("cpu")):
         raise InvalidInputError(
             f"sparse rows {X.shape} do not fit into memory as dense ones; reduce the columns by sklearn's TruncatedSVD"
         )
-    return (X.toarray(), *found[1:]) if isinstance(found, tuple) else X.toarray()
+    return (X.toarray(), *arrays[1:]) if isinstance(arrays, tuple) else X.toarray()
 
 
 def _plain(part: Any) -> Any:
@@ -175,10 +178,29 @@ def as_tensor(X: Any, device: Any) -> Tensor:
         return torch.from_numpy(X if min(X.strides) >= 0 else X.copy()).to(as_device(device) or "cpu")
 
 
-class WithClient:
-    """A mixin for estimators with a Dask client, which cannot be copied: clones share it, pickles go without it."""
+class KernelEstimator:
+    """What machines and processes share: learned features, and a Dask client.
+
+    A client cannot be copied: clones share it, pickles go without it.
+    """
 
     client: Any
+    device: Any
+    scaler_: Standardiser
+    _features: Features | None
+
+    @property
+    def features_(self) -> Array | None:
+        """M of trace p, (p, p), by which the columns of the scaled rows matter; None where nothing was learned."""
+        check_is_fitted(self)
+        return None if self._features is None else np.asarray(self._features.matrix.cpu())
+
+    def _seen(self, X: Any, **options: Any) -> Tensor:
+        """Return new rows as the kernel sees them."""
+        check_is_fitted(self)
+        rows = validated(self, X, dtype=FLOATS, reset=False, **options)
+        scaled = self.scaler_.scaled(as_tensor(rows, self.device).double())
+        return scaled if self._features is None else self._features(scaled)
 
     def __sklearn_clone__(self) -> Any:
         client, self.client = self.client, None
@@ -193,6 +215,6 @@ class WithClient:
         state = super().__getstate__()
         return {**state, "client": None} if isinstance(state, dict) else state
 
-    def _check_client(self, device: Any) -> None:
-        if self.client is not None and device is not None and getattr(as_device(device), "type", "cpu") != "cpu":
-            raise InvalidInputError(f"workers compute on their CPUs; leave out device={device!r}, or client=")
+    def _check_client(self) -> None:
+        if self.client is not None and getattr(as_device(self.device), "type", "cpu") != "cpu":
+            raise InvalidInputError(f"workers compute on their CPUs; leave out device={self.device!r}, or client=")

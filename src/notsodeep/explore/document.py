@@ -73,10 +73,10 @@ def _filled(shown: Sequence[Control], stored: dict[str, Any] | None) -> str:
     setup = {"controls": [c.to_dict() for c in shown], "sections": sections, "stored": stored, "version": __version__}
     text = json.dumps(setup, allow_nan=False, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     parts = {"style": style, "script": script, "styleHash": _hash(style), "scriptHash": _hash(script), "setup": text}
-    whole = _read("page.html")
+    document = _read("page.html")
     for name, content in parts.items():
-        whole = whole.replace(f"{{{{{name}}}}}", content)
-    return whole
+        document = document.replace(f"{{{{{name}}}}}", content)
+    return document
 
 
 def _hash(text: str) -> str:

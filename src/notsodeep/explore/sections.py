@@ -264,18 +264,17 @@ def _density(law: SpectralLaw) -> tuple[np.ndarray, np.ndarray]:
     return np.hstack([[*xs, xs[-1]] for xs in x]), np.hstack([[*law.density(xs), np.nan] for xs in x])
 
 
-_WORDS = {"n": "samples", "ridge": "ridge", "times": "training time"}
-_PLACES = {"n": "with {} samples", "ridge": "at a ridge of {}", "times": "at time {}"}
-_AXES = {
-    "n": "samples n",
-    "ridge": "ridge, relative to the mean diagonal",
-    "times": "training time, in units of 1 / mean diagonal",
+_AGAINST = {  # how a title, a sentence and the axis name what the accuracy runs over
+    "n": ("samples", "with {} samples", "samples n"),
+    "ridge": ("ridge", "at a ridge of {}", "ridge, relative to the mean diagonal"),
+    "times": ("training time", "at time {}", "training time, in units of 1 / mean diagonal"),
 }
 
 
 def learning_section(settings: Settings) -> Document:
     """Predict the test accuracy of DEQ and plain layer against samples, ridge or time."""
     axis, n = settings["against"], settings["n"]
+    name, place, axis_label = _AGAINST[axis]
     points = {
         "n": np.unique([max(10, int(n * 2.0**k)) for k in range(-3, 4)]),
         "ridge": np.geomspace(1e-4, 10.0, 16),
@@ -295,11 +294,11 @@ def learning_section(settings: Settings) -> Document:
     gap = 100 * float(np.abs(deq - plain).max())
     other = f"differs by up to {gap:.2g} percentage points" if gap > 0.01 else "is expected to do the same here"
     curves = [_curve("DEQ and its twin", "deq", 100 * deq), _curve("plain layer", "plain", 100 * plain)]
-    title, labels = f"Predicted accuracy against {_WORDS[axis]}", (_AXES[axis], "test accuracy")
+    title, labels = f"Predicted accuracy against {name}", (axis_label, "test accuracy")
     return {
         "message": (
             f"Before anything is trained, the DEQ's accuracy is expected to reach {100 * deq[best]:.1f} % "
-            f"{_PLACES[axis].format(_short(x[best]))}. Its twin has the same kernel, hence the same curve; the plain "
+            f"{place.format(_short(x[best]))}. Its twin has the same kernel, hence the same curve; the plain "
             f"layer {other}.{careful}"
         ),
         "charts": [_chart(title, labels, x, curves, xLog=True, yUnit=" %", marks=marks)],

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .._arguments import checked, not_negative
 from .._arrays import as_floats, as_labels
-from .._words import Drawn, as_html
+from .._words import Curve
 from ..errors import ConcentrationWarning, InvalidInputError, warn
 from ..kernels import kernels_of
 from ..matching import Twin
@@ -86,7 +86,7 @@ class PowerLaw:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LearningEstimate(Drawn):
+class LearningEstimate(Curve):
     """A learning curve measured on subsets of data, and its continuation."""
 
     sizes: Array
@@ -128,22 +128,13 @@ class LearningEstimate(Drawn):
         arrays = ("sizes", "accuracy", "accuracy_error", "mse", "mse_error")
         return {name: getattr(self, name).tolist() for name in arrays}
 
-    def _table(self) -> tuple[list[tuple[str, str, str]], str]:
-        """Return the rows, and a sentence on twice as many points."""
+    def _table(self) -> tuple[str, list[tuple[str, ...]]]:
         columns = zip(self.sizes, self.accuracy, self.accuracy_error, self.mse, self.mse_error, strict=True)
         rows = [(f"{n:.0f}", f"{100 * a:.2f} ± {100 * d:.2f}", f"{e:.4f} ± {s:.4f}") for n, a, d, e, s in columns]
         double = 2 * self.sizes[-1]
-        value, low, high = (100 * float(part[0]) for part in self.predict(double))
-        return rows, f"continued to {double:.0f} points: {value:.2f} % ({low:.2f} to {high:.2f})"
-
-    def __str__(self) -> str:
-        rows, beyond = self._table()
-        lines = [f"{n:>10} {accuracy:>14}   {mse}" for n, accuracy, mse in rows]
-        return "\n".join(["training points, accuracy in %, mean squared error", *lines, beyond])
-
-    def _repr_html_(self) -> str:
-        rows, beyond = self._table()
-        return as_html(beyond, [("training points", "accuracy in %", "mean squared error"), *rows])
+        value, low, high = (100 * float(number[0]) for number in self.predict(double))
+        heading = f"continued to {double:.0f} points: {value:.2f} % ({low:.2f} to {high:.2f})"
+        return heading, [("training points", "accuracy in %", "mean squared error"), *rows]
 
 
 @checked

@@ -20,7 +20,7 @@ from ..kernels.averages import PairAverages
 from ..matching import Twin
 from ..networks import Kernel, Network
 from ..spectra.linearised import Linearised, by_classes, in_the_limit, nearest_semidefinite
-from ..spectra.population import Array, Commuting, NonCommuting
+from ..spectra.population import Array, Commuting, Population
 from ..spectra.products import Concentration, concentration, is_steep, with_products
 from ..spectra.sources import Source
 
@@ -57,7 +57,7 @@ class LongerRows:
 class LinearProblem:
     """Ridge regression on a Gaussian mixture, K classes; ``noise`` holds all covariances and all means."""
 
-    noise: Commuting | NonCommuting
+    noise: Population
     counts: Array
     p: int
     offsets: Array  # o_a, (K,): what the diagonal of the kernel adds to the ridge
@@ -151,7 +151,7 @@ def _problem(source: Source, form: Linearised, curvature: float, products: Commu
     )
 
 
-def _rows_and_norms(source: Source, form: Linearised) -> Commuting | NonCommuting:
+def _rows_and_norms(source: Source, form: Linearised) -> Population:
     """Join the rows l(||x||^2) x and the feature of the norm, which are correlated where there are means.
 
     With x = (mu + w)/sqrt(p) the squared norm fluctuates by psi = psi_0 + 2 mu . w/p, where psi_0 and w are not
@@ -159,22 +159,22 @@ def _rows_and_norms(source: Source, form: Linearised) -> Commuting | NonCommutin
     """
     base, p = source.population.around_means(source.p), source.p
     gains = math.sqrt(form.kappa) * form.seen
-    many = len(base.means) > LIMITS.mean_directions and isinstance(source.population, Commuting)
+    many = base.means.shape[2] > LIMITS.mean_directions and isinstance(source.population, Commuting)
     if form.growth is None or many:
         gram = form.kappa * np.outer(form.direction, form.direction)
         norm = _direction(base, form.kappa * form.variances, gram, 1.0 / p)
         return source.population.scaled(form.factors).plus(norm)
     covariances = []
     for C, mu, slope, r, f, T in zip(
-        base.covariances, base.means.T, form.factors, form.growth, gains, np.diag(source.T), strict=True
+        base.covariances[:, 0], base.means[0, 0].T, form.factors, form.growth, gains, np.diag(source.T), strict=True
     ):
         through = np.vstack([slope * (np.eye(len(mu)) + 2.0 * r / p * np.outer(mu, mu)), 2.0 * f / math.sqrt(p) * mu])
         alone = np.append(slope * r / math.sqrt(p) * mu, f)
         covariances.append(through @ C @ through.T + 2.0 * T * np.outer(alone, alone))
-    means = np.vstack([base.means * form.factors, math.sqrt(form.kappa) * form.direction])
+    means = np.vstack([base.means[0, 0] * form.factors, math.sqrt(form.kappa) * form.direction])
     outside = base.outside.scaled(form.factors)
-    return replace(base, covariances=np.stack(covariances), means=means, outside=outside)
+    return replace(base, covariances=np.stack(covariances)[:, None], means=means[None, None], outside=outside)
 
 
-def _direction(like: Commuting | NonCommuting, values: Array, gram: Array, weight: float) -> Commuting:
+def _direction(like: Population, values: Array, gram: Array, weight: float) -> Commuting:
     return Commuting(like.ratios, values[None], np.array([weight]), gram[None])

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._arguments import checked
 from .._arrays import as_numbers
-from .._words import Drawn, as_html
+from .._words import Curve, as_html
 from ..errors import ConcentrationWarning, InvalidInputError, warn
 from ..matching import Twin
 from ..mixtures import GaussianMixture, MixtureStatistics
@@ -134,7 +134,7 @@ def predict_learning(
     _report_interpolation(float(scores.doubt.max()), source.p)
     shares = mixture.weights if isinstance(mixture, GaussianMixture) else source.shares
     pairs = [confusions(m[None], v[None], wanted) for m, v in zip(scores.means, scores.covariances, strict=True)]
-    confusion = np.concatenate([found for found, _ in pairs])
+    confusion = np.concatenate([chances for chances, _ in pairs])
     squares = ((scores.means - wanted) ** 2 + np.einsum("nboo->nbo", scores.covariances)).mean(-1)
     squares = squares * scores.finite if refined else squares
     training = scores.training_error * (scores.finite_training if refined else 1.0)
@@ -229,7 +229,7 @@ Axis = Literal["n", "ridge", "times"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LearningCurve(Drawn):
+class LearningCurve(Curve):
     """Predicted curves of M networks, (M, N), at N points in increasing order."""
 
     axis: Axis
@@ -248,19 +248,9 @@ class LearningCurve(Drawn):
         return {"kernel": self.kernel, "axis": self.axis, "points": self.points.tolist(), "networks": networks}
 
     def _table(self) -> tuple[str, list[tuple[str, ...]]]:
-        """Return the heading and the rows, the first of which holds the names."""
         columns = zip(self.points, self.accuracy.T, self.mse.T, strict=True)
         rows = [(f"{x:.5g}", *(f"{100 * a:.2f} {e:9.4f}" for a, e in zip(*pair, strict=True))) for x, *pair in columns]
         return f"predicted from the {self.kernel}: accuracy in %, mean squared error", [(self.axis, *self.names), *rows]
-
-    def __str__(self) -> str:
-        heading, rows = self._table()
-        widths = [12, *(max(24, len(name) + 2) for name in self.names)]
-        lines = ["".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([heading, *lines])
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._table())
 
     def __repr__(self) -> str:
         return f"LearningCurve({self.kernel} over {self.axis}, {len(self.points)} points, {', '.join(self.names)})"

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import ConvergenceError
-from ..spectra.population import SAME, Array, Commuting, CommutingAt, NonCommuting, NonCommutingAt, Pairs, newton
+from ..spectra.population import SAME, Array, Blocks, BlocksAt, Commuting, CommutingAt, Pairs, Population, newton
 from .features import LIMITS, LinearProblem, LongerRows
 
 
@@ -31,11 +31,11 @@ class Resolvent:
     """Q at the points g, (N, K)."""
 
     problem: LinearProblem
-    noise: Commuting | NonCommuting
+    noise: Population
     g: Array
 
     @cached_property
-    def bulk(self) -> CommutingAt | NonCommutingAt:
+    def bulk(self) -> CommutingAt | BlocksAt:
         """R, the part of the covariances."""
         return self.noise.at(self.g)
 
@@ -98,7 +98,7 @@ def solve(problem: LinearProblem, ridges: Array) -> Resolvent:
     there from the real ridge of the same size.
     """
     start = np.abs(ridges) + Resolvent(problem, problem.noise, np.zeros((1, len(problem.counts)))).traces
-    if isinstance(problem.noise, NonCommuting):
+    if isinstance(problem.noise, Blocks):
         cheap = problem.noise.surrogate()
         u = _iterate(problem, problem.noise, ridges, _follow(problem, cheap, ridges, start), cheap)
     else:
@@ -117,9 +117,7 @@ def _follow(problem: LinearProblem, noise: Commuting, ridges: Array, start: Arra
     return u
 
 
-def _iterate(
-    problem: LinearProblem, noise: Commuting | NonCommuting, ridges: Array, start: Array, slopes: Commuting
-) -> Array:
+def _iterate(problem: LinearProblem, noise: Population, ridges: Array, start: Array, slopes: Commuting) -> Array:
     """Solve u = d + delta(1/u) for u = 1/g, which is the fixed point of spectra at z = -d.
 
     ``slopes`` gives the derivative. For matrices that is a cheap population nearby: the steps still shrink quickly,

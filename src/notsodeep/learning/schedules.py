@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import qmc
 
-from ..spectra.population import LIMITS, SAME, Array, NonCommuting, Pairs
+from ..spectra.population import LIMITS, SAME, Array, Blocks, Pairs
 from .features import LIMITS as LEARNING
 from .features import LinearProblem
 from .resolvent import Resolvent, errors_at_finite_p, score_covariances, score_means, solve
@@ -39,7 +39,7 @@ def _ridge_scores(problem: LinearProblem, ridges: Array, targets: Array) -> Scor
     shares, squares = problem.counts / problem.counts.sum(), _squares(means, covariances, targets)
     # a training residual is gamma/(d_a + delta_a) times the one of the same point left out
     training = ridges**2 * ((at.g**2 * squares) @ shares)
-    if isinstance(problem.noise, NonCommuting):  # the order 1/p is that of a joint spectrum nearby
+    if isinstance(problem.noise, Blocks):  # the order 1/p is that of a joint spectrum nearby
         at = solve(replace(problem, noise=problem.noise.surrogate()), problem.offsets + ridges[:, None])
         squares = _squares(score_means(at, targets), score_covariances(at, SAME, targets), targets)
     errors, left, doubt = errors_at_finite_p(at, targets)
@@ -102,15 +102,15 @@ def _both_halves(weights: Array, covariances: Array, equal: Array) -> Array:
 def _entries(problem: LinearProblem) -> int:
     """Count the numbers that one point of the schedule needs at once."""
     noise, classes = problem.noise, len(problem.counts)
-    if isinstance(noise, NonCommuting):
+    if isinstance(noise, Blocks):
         return 2 * LIMITS.entries // 40  # one time, or forty ridges, hold their matrices together
     return max(len(noise.weights), classes**4)
 
 
 def _in_parts(function: Callable[[Array], Scores], points: Array, entries: int) -> Scores:
     step = max(1, 2 * LIMITS.entries // entries)
-    parts = [function(points[start : start + step]) for start in range(0, len(points), step)]
-    return Scores(*(np.concatenate([getattr(part, name) for part in parts]) for name in Scores.__dataclass_fields__))
+    pieces = [function(points[start : start + step]) for start in range(0, len(points), step)]
+    return Scores(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in Scores.__dataclass_fields__))
 
 
 # ---- gradient flow -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ Quantity = Literal["accuracy", "mse"]
 AXES = {"n": "training points", "ridge": "ridge, relative to the mean diagonal", "times": "time of gradient flow"}
 
 
+@dataclass(eq=False, repr=False)
 class LearningDisplay(Display):
     """Show accuracy or error along a curve. Build it with :meth:`from_curve`.
 
@@ -38,8 +40,7 @@ class LearningDisplay(Display):
     'training points'
     """
 
-    def __init__(self, curve: LearningCurve | LearningEstimate) -> None:
-        self.curve = curve
+    curve: LearningCurve | LearningEstimate
 
     @classmethod
     @checked
@@ -74,6 +75,7 @@ class LearningDisplay(Display):
             ax.fill_between(beyond, factor * low, factor * high, color=colour, alpha=0.15, label="interval")
 
 
+@dataclass(eq=False, repr=False)
 class TwinDisplay(Display):
     """Show the kernels of a DEQ, its twin and a plain network against the angle. Build it with :meth:`from_twin`.
 
@@ -96,16 +98,12 @@ class TwinDisplay(Display):
     True
     """
 
-    def __init__(
-        self,
-        degrees: Array,
-        deq: Array,
-        twin: Array,
-        plain: Array,
-        bound: float | None = None,
-        title: str = "DEQ",
-    ) -> None:
-        self.degrees, self.deq, self.twin, self.plain, self.bound, self.title = degrees, deq, twin, plain, bound, title
+    degrees: Array
+    deq: Array
+    twin: Array
+    plain: Array
+    bound: float | None = None
+    title: str = "DEQ"
 
     @classmethod
     @checked
@@ -160,6 +158,7 @@ class TwinDisplay(Display):
         corner.set_title("error / diagonal", fontsize="small", pad=3)
 
 
+@dataclass(eq=False, repr=False)
 class ReplacementDisplay(Display):
     """Show the share of inputs that the student answers against the promise. Build it with :meth:`from_replacement`.
 
@@ -176,8 +175,7 @@ class ReplacementDisplay(Display):
     'inputs answered without the model (%)'
     """
 
-    def __init__(self, certificate: Certificate) -> None:
-        self.certificate = certificate
+    certificate: Certificate
 
     @classmethod
     @checked
@@ -202,6 +200,7 @@ class ReplacementDisplay(Display):
         return self
 
 
+@dataclass(eq=False, repr=False)
 class LazyDisplay(Display):
     """Show how far weights and kernel moved.
 
@@ -217,8 +216,7 @@ class LazyDisplay(Display):
     'relative movement since the start (%)'
     """
 
-    def __init__(self, report: LazyReport) -> None:
-        self.report = report
+    report: LazyReport
 
     @checked
     def plot(self, ax: Axes | None = None) -> LazyDisplay:
@@ -235,6 +233,7 @@ class LazyDisplay(Display):
         return self
 
 
+@dataclass(eq=False, repr=False)
 class FeaturesDisplay(Display):
     """Show learned features. Build it with :meth:`from_estimator`.
 
@@ -254,8 +253,8 @@ class FeaturesDisplay(Display):
     'column 1'
     """
 
-    def __init__(self, matrix: Array, names: Sequence[str]) -> None:
-        self.matrix, self.names = matrix, tuple(names)
+    matrix: Array
+    names: Sequence[str]
 
     @classmethod
     def from_estimator(cls, estimator: Any) -> FeaturesDisplay:

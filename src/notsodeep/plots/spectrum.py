@@ -45,7 +45,7 @@ def label_decades(axis: Axis, low: float, high: float, unit: float = 1.0) -> Non
 class SpectrumDisplay(Display):
     """Show a histogram of eigenvalues, the predicted density, and isolated eigenvalues.
 
-    Build it with :meth:`from_kernel` or :meth:`from_eigenvalues`; a law alone has its own ``plot``.
+    Build it with :meth:`from_kernel`; a law alone has its own ``plot``.
 
     Parameters
     ----------
@@ -71,24 +71,15 @@ class SpectrumDisplay(Display):
         """Build the display from a matrix, (n, n); warn if the law seems to belong to another network."""
         given = kernel.matrix() if isinstance(kernel, EquivalentKernel) else kernel
         matrix: np.ndarray = as_numbers(given, "a kernel").detach().cpu().numpy()
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
-            raise InvalidInputError(f"a kernel is a finite square matrix, got shape {matrix.shape}")
+        if matrix.ndim != 2 or not 0 < len(matrix) == matrix.shape[1] or not np.isfinite(matrix).all():
+            raise InvalidInputError(f"a kernel is a finite square matrix and not empty, got shape {matrix.shape}")
         if not np.allclose(matrix, matrix.T, rtol=0.0, atol=1e-8 * float(np.abs(matrix).max(initial=0.0))):
             raise InvalidInputError("a kernel matrix must be symmetric")
-        display = cls.from_eigenvalues(np.linalg.eigvalsh(matrix), law, title)
+        if law is not None and law.n != len(matrix):
+            raise InvalidInputError(f"the law speaks of n = {law.n} points, the kernel has {len(matrix)}")
+        display = cls(np.linalg.eigvalsh(matrix), law, title)
         display._warn_of_another_network()
         return display
-
-    @classmethod
-    @checked
-    def from_eigenvalues(cls, eigenvalues: Any, law: SpectralLaw | None = None, title: str = "") -> SpectrumDisplay:
-        """Build the display from eigenvalues that are known already."""
-        values = np.array(as_floats(eigenvalues, "eigenvalues"))
-        if not len(values):
-            raise InvalidInputError("eigenvalues must be a vector of finite numbers, got none")
-        if law is not None and law.n != len(values):
-            raise InvalidInputError(f"the law speaks of n = {law.n} points, the kernel has {len(values)}")
-        return cls(values, law, title)
 
     def _warn_of_another_network(self) -> None:
         """Warn if the kernel has the eigenvalue of order n that a mean of the activation adds, and the law lacks it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +25,8 @@ class Factor:
         """Return (K + ridge I)^(-1) b for a vector (n,) or a matrix (n, k) of right-hand sides."""
         column = (b[:, None] if b.ndim == 1 else b).to(self.lower)  # two triangles: cholesky_solve would copy L
         half = torch.linalg.solve_triangular(self.lower, column, upper=False)
-        found = torch.linalg.solve_triangular(self.lower.mT, half, upper=True)
-        return found[:, 0] if b.ndim == 1 else found
+        solution = torch.linalg.solve_triangular(self.lower.mT, half, upper=True)
+        return solution[:, 0] if b.ndim == 1 else solution
 
     def inverse(self) -> Tensor:
         """Return (K + ridge I)^(-1), of shape (n, n)."""
@@ -178,12 +179,10 @@ def solve_dense(
     [[0.5], [0.5]]
     """
     check_problem(K, targets, ridges)
-    parts = [solve_one(K, targets, ridge, weights, len(K) if loo else 0, overwrite=False) for ridge in ridges]
-    left_out = torch.cat([part.leave_one_out for part in parts if part.leave_one_out is not None]) if loo else None
-    coefficients, residuals = (
-        torch.cat([getattr(part, name) for part in parts]) for name in ("coefficients", "residuals")
-    )
-    return Solution(coefficients, tuple(ridges), residuals, left_out, jitter=max(part.jitter for part in parts))
+    solutions = [solve_one(K, targets, ridge, weights, len(K) if loo else 0, overwrite=False) for ridge in ridges]
+    names = ("coefficients", "residuals", *(("leave_one_out",) if loo else ()))
+    joined: dict[str, Any] = {name: torch.cat([getattr(solution, name) for solution in solutions]) for name in names}
+    return Solution(ridges=tuple(ridges), jitter=max(solution.jitter for solution in solutions), **joined)
 
 
 def solve_one(
@@ -235,8 +234,8 @@ def with_mean(left_out: Tensor, centred: Tensor, mean: Tensor, taken: Tensor, to
     (n,), of the ``total`` moves the mean by d_i and the other targets by -d_i. Ridge regression is linear in its
     targets, so that the prediction is mean + f(y)_i + d_i (1 - f(1)_i).
     """
-    rest = (total - taken)[:, None]
-    moved = torch.where(rest > 0.0, -taken[:, None] * centred / rest, -mean)  # without other rows, nothing is known
+    others = (total - taken)[:, None]
+    moved = torch.where(others > 0.0, -taken[:, None] * centred / others, -mean)  # without other rows, nothing is known
     return mean + left_out[:, :-1] + moved * (1.0 - left_out[:, -1:])
 
 

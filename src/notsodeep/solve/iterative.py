@@ -7,11 +7,10 @@ passes, until the true residual is small.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from .._progress import track
 from ..errors import ConvergenceError, InvalidInputError
 from ._limits import LIMITS
 from .dense import Solution, check_problem
-from .operators import Dtype, KernelOperator, available_bytes
+from .operators import Dtype, KernelOperator
 from .pivoted import pivoted_cholesky, preconditioner
 
 
@@ -65,41 +64,6 @@ class CG:
             raise InvalidInputError(f"tol must lie between 0 and 1, got {self.tol!r}")
         if self.rank is not None and self.rank < 0:
             raise InvalidInputError(f"rank must be a whole number of at least 0, or None, got {self.rank!r}")
-
-
-Solver = Literal["auto", "cholesky"] | CG
-
-
-def choose_solver(solver: Solver, X: Tensor) -> tuple[CG | None, str]:
-    """Return the options of conjugate gradients where they solve for the rows of X, else None; and the reason."""
-    if isinstance(solver, CG) or solver == "cholesky":
-        return (solver if isinstance(solver, CG) else None), "as given"
-    if solver != "auto":
-        raise InvalidInputError(f"solver must be 'auto', 'cholesky' or nsd.solve.CG(...), got {solver!r}")
-    n = len(X)
-    if n <= LIMITS.direct_rows:
-        return None, f"up to {LIMITS.direct_rows} rows"
-    if 8 * n**2 > 0.7 * available_bytes(X.device):
-        return CG(), "the matrix does not fit into the free memory"
-    if X.device.type != "cpu":
-        return None, "the matrix fits into the memory of the device"
-    direct, iterative = predicted_seconds(n)
-    return (CG() if iterative < direct else None), f"{direct:.2g} s predicted, {iterative:.2g} s by conjugate gradients"
-
-
-def predicted_seconds(n: int) -> tuple[float, float]:
-    """Return the seconds that Cholesky and conjugate gradients will take for n rows, from two measured products.
-
-    Cholesky does n^3 / 3 multiplications as fast as a product of matrices does. The iteration makes a preconditioner
-    of rank r with 3 n r^2 of them, and reads the matrix in about 50 steps (docs, Kernel machines).
-    """
-    A, rank, times = torch.ones(2048, 2048, dtype=torch.float64), min(LIMITS.highest_rank, n // 6), []
-    for other in (A, A, A[:, :16], A[:, :16]):  # the first call of each kind is not measured: it loads libraries
-        start = time.perf_counter()
-        A @ other
-        times.append(time.perf_counter() - start)
-    dense, entry = times[1] / 2048**3, times[3] / 2048**2
-    return n**3 / 3 * dense, 3.0 * n * rank**2 * dense + 50 * n**2 * entry
 
 
 @checked

@@ -78,8 +78,8 @@ class NetworkKernel:
         """Return the matrix of rows X, (n, p), against rows Y, (m, p), or of X with itself."""
         if isinstance(self.network, Twin):
             self.network.check_norms(X, Y)
-        found: Tensor = self.function(X, Y)
-        return found
+        matrix: Tensor = self.function(X, Y)
+        return matrix
 
     def expansion(self, X: Tensor, rows: Tensor, coefficients: Tensor) -> Tensor:
         """Compute f(x) = sum_i a_i k(x, x_i) at rows X, (m, p), with x_i in ``rows``: a tensor of shape (m, k)."""
@@ -96,8 +96,8 @@ class NetworkKernel:
 
     def diagonal(self, X: Tensor) -> Tensor:
         """Compute k(x, x) of every row."""
-        found: Tensor = self.function.diagonal(X)
-        return found
+        values: Tensor = self.function.diagonal(X)
+        return values
 
 
 class TangentOperator(KernelOperator):

@@ -58,8 +58,8 @@ class KernelOperator(ABC):
 
     def columns(self, index: Tensor) -> Tensor:
         """Return the columns of these rows in float64, of shape (n, len(index))."""
-        found = self._compute_columns(self.X[index])
-        return found if self.scale is None else self.scale * found * self.scale[index, 0]
+        columns = self._compute_columns(self.X[index])
+        return columns if self.scale is None else self.scale * columns * self.scale[index, 0]
 
     @abstractmethod
     def _product(self, v: Tensor, exact: bool) -> Tensor:
@@ -133,27 +133,27 @@ class KernelTiles(KernelOperator):
         return out.contiguous()
 
     def _at(self, start: int) -> Tensor:
-        found = self._panels.get(start)
-        if found is None:
-            found = self._compute(start, self.dtype)
+        panel = self._panels.get(start)
+        if panel is None:
+            panel = self._compute(start, self.dtype)
             if self._map is not None:
                 first = start * self.n - start * (start - self.panel) // 2
-                found = self._map[first : first + found.numel()].view(found.shape).copy_(found)
+                panel = self._map[first : first + panel.numel()].view(panel.shape).copy_(panel)
             if self._stored:
-                self._panels[start] = found
-        return found.to(self.X.device)
+                self._panels[start] = panel
+        return panel.to(self.X.device)
 
     def _compute(self, start: int, dtype: torch.dtype) -> Tensor:
         """Return a panel, computed in float64, some columns at a time."""
         stop = min(start + self.panel, self.n)
         rows = self.X[start:stop]
-        found = torch.empty(len(rows), self.n - start, dtype=dtype, device=self.X.device)
-        found[:, : stop - start] = self.kernel(rows, None)
+        panel = torch.empty(len(rows), self.n - start, dtype=dtype, device=self.X.device)
+        panel[:, : stop - start] = self.kernel(rows, None)
         wide = LIMITS.entries // len(rows) if self.X.device.type == "cpu" else self.n
         for left in range(stop, self.n, wide):
             others = self.X[left : left + wide]
-            found[:, left - start : left - start + len(others)] = self.kernel(rows, others)
-        return found
+            panel[:, left - start : left - start + len(others)] = self.kernel(rows, others)
+        return panel
 
     @functools.cached_property
     def _diagonal(self) -> Tensor:

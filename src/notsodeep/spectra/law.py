@@ -23,7 +23,7 @@ from ..mixtures import GaussianMixture, MixtureStatistics
 from ..networks import Kernel, Network
 from .bulk import NoiseLaw, noise_law
 from .linearised import Linearised, by_classes, in_the_limit
-from .population import LIMITS, Array, Commuting, Population, Sloped
+from .population import LIMITS, Array, Commuting, Population
 from .products import Concentration, concentration, is_steep, with_products
 from .sources import Source, source_of
 from .spikes import LowRankPart, Spike, isolated
@@ -273,5 +273,5 @@ def _noise(source: Source, form: Linearised, products: Commuting | None, offsets
         offsets = 0.0 * offsets
     if not np.allclose(slopes, np.outer(factors, factors), rtol=1e-12, atol=1e-15 * float(np.diag(slopes).max())):
         assert isinstance(base, Commuting)
-        return Sloped(base.ratios, replace(base, offsets=offsets), slopes)
+        return replace(base, offsets=offsets).sloped(slopes)
     return base.scaled(factors, offsets)

@@ -2,12 +2,13 @@
 
 The fixed point of theory section 8 reads z = o_a - 1/g_a + tr(C_a R(g))/p for every class a, where o_a is a class's
 offset on the diagonal; learning (section 15) has the same equation at z = -ridge. ``Commuting`` answers from the joint
-spectrum, ``NonCommuting`` from p x p inverses, ``Sloped`` for a Gram matrix whose blocks are scaled class by class.
+spectrum; ``Blocks`` inverts matrices: one for covariances without common eigenvectors, small ones for a Gram matrix
+whose blocks are scaled class by class.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -66,53 +67,11 @@ SAME = Pairs(slice(None), slice(None))
 """Every point with itself."""
 
 
-class Population(ABC):
-    """What the solvers ask of the covariances."""
-
-    ratios: Array  # c_a = n_a/p, shape (K,)
-    tolerance: float  # Mass that the interpolated density may miss
-    last_step: float  # Relative size of a Newton step after which no other is needed
-
-    @abstractmethod
-    def at(self, g: Array) -> CommutingAt | SlopedAt | NonCommutingAt:
-        """Return R at N points g, (N, K); every array it gives begins with the axis of the points, or of pairs."""
-
-    @property
-    @abstractmethod
-    def entries(self) -> int:
-        """The numbers that one point needs at once."""
-
-    @property
-    @abstractmethod
-    def scale(self) -> float:
-        """max_a ||C_a||."""
-
-    @property
-    def reach(self) -> float:
-        """A bound of the support, but for offsets."""
-        return self.scale * (1.0 + float(np.sqrt(self.ratios.sum()))) ** 2
-
-    @abstractmethod
-    def negative_share(self, g: Array) -> float:
-        """Return the share of negative eigenvalues of R(g)^(-1) at one real g, shape (K,)."""
-
-    def surrogate(self) -> Population:
-        """Return a cheap population with nearby solutions, for starting values; itself where it is cheap."""
-        return self
-
-    def traces_and_slopes(self, g: Array) -> tuple[Array, Array]:
-        """Return traces at points g, (N, K), and how they fall with each g_b: c_b tr(C_a R C_b R)/p, (N, K, K)."""
-        step = max(1, LIMITS.entries // self.entries)
-        parts = (self.at(g[start : start + step]) for start in range(0, len(g), step))
-        traces, couplings = zip(*((part.traces(), part.couplings()) for part in parts), strict=True)
-        return np.concatenate(traces), np.concatenate(couplings) * self.ratios
-
-
 # ---- common eigenvectors: sums over joint eigenvalues --------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Commuting(Population):
+class Commuting:
     """Covariances with common eigenvectors.
 
     ``values`` (r, K) are the joint eigenvalues, ``weights`` (r,) the share of p that each row stands for,
@@ -125,18 +84,21 @@ class Commuting(Population):
     weights: Array
     mean_grams: Array
     offsets: Array | float = 0.0
-    tolerance: float = 1e-11
-    last_step: float = 1e-13
+    tolerance: float = 1e-11  # mass that the interpolated density may miss
+    last_step: float = 1e-13  # relative size of a Newton step after which no other is needed
 
     @property
     def scale(self) -> float:
-        return float(self.values.max())
+        """max_a ||C_a||."""
+        return float(self.values.max(initial=0.0))
 
     @property
     def entries(self) -> int:
+        """The numbers that one point needs at once."""
         return len(self.weights)
 
     def at(self, g: Array) -> CommutingAt:
+        """Return R at N points g, (N, K); all that it gives begins with the axis of the points, or of pairs."""
         return CommutingAt(self, 1.0 / (1.0 + g @ (self.values * self.ratios).T))
 
     @cached_property
@@ -151,27 +113,43 @@ class Commuting(Population):
         return rows, self.values[rows, :, None, None] * self.mean_grams[rows, None]
 
     def negative_share(self, g: Array) -> float:
+        """Return the share of negative eigenvalues of R(g)^(-1) at one real g, shape (K,)."""
         den = 1.0 + self.values @ (self.ratios * g)
         return float(self.weights[den < 0].sum())
+
+    def surrogate(self) -> Commuting:
+        """Return a cheap population with nearby solutions, for starting values: itself."""
+        return self
 
     def scaled(self, factor: Array, offsets: Array | float = 0.0) -> Commuting:
         """Return the population of the rows l_a x, with the factors l_a of the classes."""
         grams = self.mean_grams * np.outer(factor, factor)
         return replace(self, values=self.values * factor**2, mean_grams=grams, offsets=offsets)
 
-    def around_means(self, p: int) -> NonCommuting:
-        """Return the same population with matrices on the span of the means, whose directions follow the rows."""
-        rows, bases = self.within[0], []
-        for gram in self.mean_grams[rows]:
-            values, vectors = np.linalg.eigh(gram)
-            live = values > LIMITS.rounding * max(values[-1], 0.0)
-            bases.append(vectors[:, live] * np.sqrt(values[live]))
-        where = np.repeat(rows, [basis.shape[1] for basis in bases])
+    def sloped(self, slopes: Array) -> Blocks:
+        """Return W W' with the block of classes a and b multiplied by ``slopes`` A_ab, positive semi-definite.
+
+        With A = L L' it is the Gram matrix of the rows w_i (x) l_a, so class a has covariance C_a (x) l_a l_a'.
+        """
+        rows = _root(slopes)
+        covariances = self.values.T[:, :, None, None] * (rows[:, :, None] * rows[:, None, :])[:, None]
+        means = np.einsum("ras,aq->rsqa", _root(self.mean_grams), rows)
+        empty = slice(0)
+        outside = replace(
+            self, values=self.values[empty], weights=self.weights[empty], mean_grams=self.mean_grams[empty]
+        )
+        return Blocks(self.ratios, covariances, self.weights, means, outside, self.tolerance, self.last_step)
+
+    def around_means(self, p: int) -> Blocks:
+        """Return the same population with a matrix on the span of the means, whose directions follow the rows."""
+        rows = self.within[0]
+        bases = _root(self.mean_grams[rows])
+        live = (bases**2).sum(1) > LIMITS.rounding * (bases**2).sum((1, 2), keepdims=True)[:, 0]
+        where, means = np.repeat(rows, live.sum(1)), np.swapaxes(bases, 1, 2)[live]
         weights = self.weights - np.bincount(where, minlength=len(self.weights)) / p
-        means = np.concatenate([np.zeros((len(self.ratios), 0)), *bases], axis=1).T
         outside = replace(self, weights=weights, mean_grams=0.0 * self.mean_grams)
         inside = self.values[where].T[:, :, None] * np.eye(len(where))
-        return NonCommuting(self.ratios, inside, p, means, outside)
+        return Blocks(self.ratios, inside[:, None], np.full(1, 1.0 / p), means[None, None], outside)
 
     def plus(self, other: Commuting) -> Commuting:
         """Return the direct sum with more directions."""
@@ -181,6 +159,12 @@ class Commuting(Population):
             weights=np.concatenate([self.weights, other.weights]),
             mean_grams=np.concatenate([self.mean_grams, other.mean_grams]),
         )
+
+
+def _root(matrices: Array) -> Array:
+    """Return L with L L' = A, for positive semi-definite matrices A."""
+    values, vectors = np.linalg.eigh(matrices)
+    return vectors * np.sqrt(np.clip(values, 0.0, None))[..., None, :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,168 +203,121 @@ class CommutingAt:
         return pairs.one(self.inverse) * pairs.two(self.inverse)
 
 
-@dataclass(frozen=True, eq=False)
-class Sloped(Population):
-    """W W' with the block of classes a and b multiplied by ``slopes`` A_ab, a positive semi-definite matrix.
-
-    With A = L L' it is the Gram matrix of the rows w_i (x) l_a, so class a has covariance C_a (x) l_a l_a'. For each
-    row e of joint eigenvalues the inverse is only needed through P = A (I + diag(c g e) A)^(-1), a K x K matrix.
-    """
-
-    ratios: Array
-    base: Commuting
-    slopes: Array
-    tolerance: float = 1e-11
-    last_step: float = 1e-13
-
-    @property
-    def scale(self) -> float:
-        return self.base.scale * float(np.diag(self.slopes).max())
-
-    @property
-    def entries(self) -> int:
-        return self.base.values.size * len(self.ratios)
-
-    def at(self, g: Array) -> SlopedAt:
-        scaled = (g[:, None, :] * (self.base.values * self.ratios))[..., None] * self.slopes
-        # A (I + D A)^(-1) is symmetric, so it equals (I + A D)^(-1) A
-        system = np.eye(g.shape[1]) + np.swapaxes(scaled, -1, -2)
-        return SlopedAt(self.base, np.linalg.solve(system, self.slopes + 0.0 * scaled))
-
-    def negative_share(self, g: Array) -> float:
-        root = np.linalg.eigh(self.slopes)
-        half = root.eigenvectors * np.sqrt(np.clip(root.eigenvalues, 0.0, None))
-        middle = (self.base.values * self.ratios * g)[:, :, None] * half
-        counts = (np.linalg.eigvalsh(np.eye(len(g)) + half.T @ middle) < 0).sum(axis=1)
-        return float(self.base.weights @ counts)
+# ---- no common eigenvectors: inverses of q x q blocks, and a joint spectrum for the other directions --------
 
 
 @dataclass(frozen=True, eq=False)
-class SlopedAt:
-    """R of a sloped population, by P for every row of joint eigenvalues: (N, r, K, K)."""
+class Blocks:
+    """Covariances that are matrices on blocks of q directions; ``outside`` describes all other directions.
 
-    of: Commuting
-    form: Array
-
-    def traces(self) -> Array:
-        diagonals = np.einsum("nraa->nra", self.form)
-        return np.einsum("r,ra,nra->na", self.of.weights, self.of.values, diagonals) + self.of.offsets
-
-    def means(self) -> Array:
-        return (self.form * self.of.mean_grams).sum(axis=1)
-
-    def couplings(self, pairs: Pairs = SAME) -> Array:
-        values = self.of.values
-        both = pairs.one(self.form) * pairs.two(self.form)
-        return np.einsum("r,ra,rb,nrab->nab", self.of.weights, values, values, both)
-
-    def forms(self, pairs: Pairs = SAME) -> Array:
-        one, two = pairs.one(self.form), pairs.two(self.form)
-        return np.einsum("rb,nrab,nrbc,rac->nbac", self.of.values, one, two, self.of.mean_grams, optimize=True)
-
-
-# ---- no common eigenvectors: q x q inverses, and a joint spectrum for the other directions -------------
-
-
-@dataclass(frozen=True, eq=False)
-class NonCommuting(Population):
-    """Covariances without common eigenvectors, (K, q, q), on q of the p directions; ``outside`` describes the others.
-
-    ``dimension`` is p and ``means`` (q, L) are the class means on the q directions.
+    ``covariances`` (K, r, q, q) hold those of r blocks, ``weights`` (r,) how often each of them is there, relative to
+    p, and ``means`` (r, s, q, L) the L class means on s copies of each.
     """
 
     ratios: Array
     covariances: Array
-    dimension: int
+    weights: Array
     means: Array
     outside: Commuting
     tolerance: float = 2e-5
-    last_step: float = 1e-4  # Newton squares it; one more step would cost K matrix products
+    last_step: float = 1e-4  # Newton squares it; one more step would cost K products of large matrices
 
     @cached_property
     def scale(self) -> float:
-        return max(self.outside.scale, *(float(np.linalg.eigvalsh(c)[-1]) for c in self.covariances))
+        """max_a ||C_a||."""
+        return max(self.outside.scale, float(np.linalg.eigvalsh(self.covariances).max()))
 
     @property
     def entries(self) -> int:
+        """The numbers that one point needs at once."""
         return self.covariances.size
 
-    def at(self, g: Array) -> NonCommutingAt:
-        return NonCommutingAt(self, [self._inverse(row) for row in g], self.outside.at(g))
+    def at(self, g: Array) -> BlocksAt:
+        """Return R at N points g, (N, K); all that it gives begins with the axis of the points, or of pairs."""
+        return BlocksAt(self, [np.linalg.inv(self._matrices(row)) for row in g], self.outside.at(g))
 
-    def _inverse(self, g: Array) -> Array:
-        size = self.covariances.shape[1]
-        matrix = _real_times(self.covariances.reshape(len(g), -1).T, self.ratios * g).reshape(size, size)
-        matrix[np.diag_indices(size)] += 1.0
-        return np.linalg.inv(matrix)
+    def _matrices(self, g: Array) -> Array:
+        """Return R(g)^(-1) at one point."""
+        _, *shape = self.covariances.shape
+        matrices = _real_times(self.covariances.reshape(len(g), -1).T, self.ratios * g).reshape(shape)
+        return matrices + np.eye(shape[-1])
 
     def negative_share(self, g: Array) -> float:
-        size = self.covariances.shape[1]
-        matrix = np.eye(size) + np.tensordot(self.ratios * g, self.covariances, axes=1)
-        return float((np.linalg.eigvalsh(matrix) < 0).sum()) / self.dimension + self.outside.negative_share(g)
+        """Return the share of negative eigenvalues of R(g)^(-1) at one real g, shape (K,)."""
+        counts = (np.linalg.eigvalsh(self._matrices(g)) < 0).sum(axis=1)
+        return float(self.weights @ counts) + self.outside.negative_share(g)
 
     def surrogate(self) -> Commuting:
         """Return only the diagonals, and the means, in the eigenbasis of sum_b c_b C_b."""
-        pooled = np.tensordot(self.ratios, self.covariances, axes=1)
-        vectors = np.linalg.eigh(pooled)[1]
-        diagonals = np.einsum("ki,akl,li->ia", vectors, self.covariances, vectors, optimize=True)
-        means = vectors.T @ self.means
-        grams, weights = means[:, :, None] * means[:, None, :], np.full(len(means), 1.0 / self.dimension)
-        return self.outside.plus(Commuting(self.ratios, diagonals, weights, grams))
+        vectors = np.linalg.eigh(np.tensordot(self.ratios, self.covariances, axes=1))[1]
+        diagonals = np.einsum("rki,arkl,rli->ria", vectors, self.covariances, vectors, optimize=True)
+        means = np.einsum("rki,rska->risa", vectors, self.means)
+        grams = np.swapaxes(means, 2, 3) @ means
+        (r, q, K), classes = diagonals.shape, means.shape[-1]
+        weights, shape = np.repeat(self.weights, q), (r * q, classes, classes)
+        return self.outside.plus(Commuting(self.ratios, diagonals.reshape(r * q, K), weights, grams.reshape(shape)))
 
-    def scaled(self, factor: Array, offsets: Array | float = 0.0) -> NonCommuting:
+    def scaled(self, factor: Array, offsets: Array | float = 0.0) -> Blocks:
         """Return the population of the rows l_a x, with the factors l_a of the classes."""
         return replace(
             self,
-            covariances=self.covariances * factor[:, None, None] ** 2,
+            covariances=self.covariances * factor[:, None, None, None] ** 2,
             means=self.means * factor,
             outside=self.outside.scaled(factor, offsets),
         )
 
-    def around_means(self, p: int) -> NonCommuting:
+    def around_means(self, p: int) -> Blocks:
         """Return itself."""
         return self
 
-    def plus(self, other: Commuting) -> NonCommuting:
+    def plus(self, other: Commuting) -> Blocks:
         """Return the population with more directions outside."""
         return replace(self, outside=self.outside.plus(other))
 
 
 @dataclass(frozen=True, eq=False)
-class NonCommutingAt:
-    """R of a dense population, one matrix (q, q) for every point."""
+class BlocksAt:
+    """What :class:`CommutingAt` gives, from the inverses (r, q, q) of the blocks at every point."""
 
-    of: NonCommuting
+    of: Blocks
     inverses: list[Array]
     outside: CommutingAt
 
     def traces(self) -> Array:
         rows = self.of.covariances.reshape(len(self.of.ratios), -1)
-        dense = [_real_times(rows, inverse.ravel()) for inverse in self.inverses]
-        return np.stack(dense) / self.of.dimension + self.outside.traces()
+        dense = [_real_times(rows, self._weighted(inverse).ravel()) for inverse in self.inverses]
+        return np.stack(dense) + self.outside.traces()
 
     def means(self) -> Array:
-        return np.stack([self.of.means.T @ thin for thin in self._thin]) + self.outside.means()
+        means = self.of.means.reshape(-1, self.of.means.shape[-1]).T
+        return np.stack([means @ thin.reshape(means.shape[::-1]) for thin in self._thin]) + self.outside.means()
 
     def couplings(self, pairs: Pairs = SAME) -> Array:
         dense = []
-        for i, j in self._listed(pairs):  # tr(F_a S_b) of matrices F and S, (K, q, q)
-            one, two = self._swept[i], np.swapaxes(pairs.seconded(self._swept[j]), 1, 2)
+        for i, j in self._listed(pairs):  # tr(F_a S_b) of the blocks of F and S, (K, r, q, q)
+            one, two = self._weighted(self._swept[i]), np.swapaxes(pairs.seconded(self._swept[j]), -1, -2)
             dense.append(one.reshape(len(one), -1) @ two.reshape(len(two), -1).T)
-        return np.stack(dense) / self.of.dimension + self.outside.couplings(pairs)
+        return np.stack(dense) + self.outside.couplings(pairs)
 
     def forms(self, pairs: Pairs = SAME) -> Array:
-        dense = [self._thin[i].T @ pairs.seconded(self._turned[j]) for i, j in self._listed(pairs)]
+        classes = self.of.means.shape[-1]
+        dense = [
+            self._thin[i].reshape(-1, classes).T
+            @ pairs.seconded(self._turned[j]).reshape(len(self.of.ratios), -1, classes)
+            for i, j in self._listed(pairs)
+        ]
         return np.stack(dense) + self.outside.forms(pairs)
 
     def bent(self, weights: Array, pairs: Pairs) -> Array:
-        """Return tr(W m' R_i C_a R_j C_b R_i m), (pairs, K, K), for symmetric W (pairs, L, L)."""
         dense = []
         for weight, (i, j) in zip(weights, self._listed(pairs), strict=True):
             left = self._turned[i]
-            right = pairs.seconded(self.inverses[j]) @ (left @ weight)
+            right = pairs.seconded(self.inverses[j])[:, None] @ (left @ weight)
             dense.append(left.reshape(len(left), -1) @ right.reshape(len(left), -1).T)
         return np.stack(dense) + self.outside.bent(weights, pairs)
+
+    def _weighted(self, blocks: Array) -> Array:
+        return blocks * self.of.weights[:, None, None]
 
     def _listed(self, pairs: Pairs) -> list[tuple[int, int]]:
         every = np.arange(len(self.inverses))
@@ -388,17 +325,17 @@ class NonCommutingAt:
 
     @cached_property
     def _thin(self) -> list[Array]:
-        """R m, (q, L)."""
-        return [inverse @ self.of.means for inverse in self.inverses]
+        """R m, (r, s, q, L)."""
+        return [inverse[:, None] @ self.of.means for inverse in self.inverses]
 
     @cached_property
     def _turned(self) -> list[Array]:
-        """C_a R m, (K, q, L)."""
-        return [self.of.covariances @ thin for thin in self._thin]
+        """C_a R m, (K, r, s, q, L)."""
+        return [self.of.covariances[:, :, None] @ thin for thin in self._thin]
 
     @cached_property
     def _swept(self) -> list[Array]:
-        """R C_a, (K, q, q)."""
+        """R C_a, (K, r, q, q)."""
         return [inverse @ self.of.covariances for inverse in self.inverses]
 
 
@@ -409,10 +346,26 @@ def _real_times(matrix: Array, vector: Array) -> Array:
     return matrix @ vector
 
 
+Population = Commuting | Blocks
+
+
+def reach(population: Population) -> float:
+    """Return a bound of the support, but for offsets."""
+    return population.scale * (1.0 + float(np.sqrt(population.ratios.sum()))) ** 2
+
+
+def traces_and_slopes(population: Population, g: Array) -> tuple[Array, Array]:
+    """Return traces at points g, (N, K), and how they fall with each g_b: c_b tr(C_a R C_b R)/p, (N, K, K)."""
+    step = max(1, LIMITS.entries // population.entries)
+    parts = (population.at(g[start : start + step]) for start in range(0, len(g), step))
+    traces, couplings = zip(*((part.traces(), part.couplings()) for part in parts), strict=True)
+    return np.concatenate(traces), np.concatenate(couplings) * population.ratios
+
+
 # ---- the fixed point by Newton's method: one loop for the bulk, for its gaps and for learning ------------------
 
 Answers = Callable[[Array], tuple[Array, Array]]
-"""From g (N, K) to the traces and how they fall with every g_b, as ``Population.traces_and_slopes``."""
+"""From g (N, K) to the traces and how they fall with every g_b, as :func:`traces_and_slopes`."""
 
 
 def newton(
@@ -456,13 +409,15 @@ def solve_inside(population: Population, z: Array, g: Array, steps: int = 40) ->
     A point where Im g collapses lies outside the support; it is not reliable, and g is the last iterate.
     """
     last = 100.0 * population.tolerance  # Newton's method squares it
-    u, good = newton(population.traces_and_slopes, z[:, None], -1.0 / g, last, inside=True, steps=steps)
+    u, good = newton(
+        functools.partial(traces_and_slopes, population), z[:, None], -1.0 / g, last, inside=True, steps=steps
+    )
     return -1.0 / u, good
 
 
 def start_inside(population: Population, x: Array) -> tuple[Array, Array]:
     """Find solutions at the real points x from nothing, by a descent from far above the axis."""
-    heights = 1j * population.reach * 10.0 ** -np.arange(9.0)
+    heights = 1j * reach(population) * 10.0 ** -np.arange(9.0)
     g = np.repeat(-1.0 / (x + heights[0])[:, None], len(population.ratios), axis=1)
     for height in heights:
         g, _ = solve_inside(population, x + height, g, steps=12)

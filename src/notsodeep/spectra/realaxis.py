@@ -6,13 +6,14 @@ falls like a square root. A real solution belongs to a gap if and only if dg_a/d
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..errors import ConvergenceError
-from .population import Array, Population, newton
+from .population import Array, Population, newton, reach, traces_and_slopes
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +40,13 @@ def state_at(population: Population, z: float, u: Array, steps: int = 40) -> Sta
     """Return the solution at z near u = -1/g, or None when z is not in a gap."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a divergent iteration returns None
         try:
+            answers = functools.partial(traces_and_slopes, population)
             last = min(population.last_step, 1e-9)  # beside an edge errors grow
-            ends, (done,) = newton(population.traces_and_slopes, np.array([[z]]), u[None], last, steps=steps)
+            ends, (done,) = newton(answers, np.array([[z]]), u[None], last, steps=steps)
             g = -1.0 / ends[0]
             if not done or not np.isfinite(g).all():
                 return None
-            slopes = population.traces_and_slopes(g[None])[1][0]
+            slopes = answers(g[None])[1][0]
             slope = np.linalg.solve(np.diag(1.0 / g**2) - slopes, np.ones(len(g)))
         except np.linalg.LinAlgError:
             return None
@@ -138,16 +140,16 @@ def _gap(population: Population, inside: State, sides: tuple[float, ...] = (-1.0
 
 def outer_gaps(population: Population) -> tuple[Gap, list[Gap]]:
     """Return the gap above the support, and the gap(s) below it: two when eigenvalues sit at zero."""
-    reach = 4.0 * population.reach
-    above, below = (state_at(population, z, np.full(len(population.ratios), z)) for z in (reach, -reach))
+    far = 4.0 * reach(population)
+    above, below = (state_at(population, z, np.full(len(population.ratios), z)) for z in (far, -far))
     if above is None or below is None:
         raise ConvergenceError("the fixed point did not converge far from the support; check the covariances' scale")
-    upper, lower = _gap(population, above, (-1.0,)), _gap(population, below, (1.0,), 1e-13 * reach)
-    positive = _beyond_zero(population, lower, reach) if lower.high == 0.0 else None
+    upper, lower = _gap(population, above, (-1.0,)), _gap(population, below, (1.0,), 1e-13 * far)
+    positive = _beyond_zero(population, lower, far) if lower.high == 0.0 else None
     return upper, [lower] if positive is None else [lower, positive]
 
 
-def _beyond_zero(population: Population, lower: Gap, reach: float) -> Gap | None:
+def _beyond_zero(population: Population, lower: Gap, far: float) -> Gap | None:
     """Return the gap between an atom at zero and the first bulk; None when there is no atom.
 
     -z g_a(z) tends to the share of class a that sits at zero, and is analytic there.
@@ -158,15 +160,15 @@ def _beyond_zero(population: Population, lower: Gap, reach: float) -> Gap | None
     if atom < 1e-5:
         return None
     for exponent in range(-3, -13, -1):
-        small = reach * 10.0**exponent
+        small = far * 10.0**exponent
         one, two = lower.solve(-small), lower.solve(-2.0 * small)
         shares = -one.z * one.g
         slope = (shares + two.z * two.g) / (one.z - two.z)
         state = state_at(population, small, small / (shares + 2.0 * small * slope))
         # any other mass belongs to a gap further up
         if state is not None and abs(state.mass - atom) < 1e-3 * atom:
-            found = _gap(population, state, (1.0,))
-            return Gap(population, 0.0, found.high, found.states)
+            above = _gap(population, state, (1.0,))
+            return Gap(population, 0.0, above.high, above.states)
     raise ConvergenceError(
         f"the spectrum next to zero could not be resolved (mass {atom:.4g} at zero); the smallest eigenvalues of the "
         "covariances are positive but below 1e-10 of the largest: set them to zero"

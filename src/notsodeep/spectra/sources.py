@@ -12,14 +12,14 @@ from .._arguments import positive_int
 from ..errors import InvalidInputError
 from ..mixtures import Covariance, GaussianMixture, MixtureStatistics
 from ..mixtures.statistics import shrunk_covariances
-from .population import LIMITS, Array, Commuting, NonCommuting
+from .population import LIMITS, Array, Blocks, Commuting, Population
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
     """Covariances, means and the statistics of theory section 3, for n points."""
 
-    population: Commuting | NonCommuting
+    population: Population
     counts: Array
     p: int
     tau0: float
@@ -94,14 +94,14 @@ def _from_statistics(stats: MixtureStatistics, n: int | None) -> Source:
     return replace(source, tau0=stats.tau0, t=stats.t, T=stats.T)
 
 
-def _rank(population: Commuting | NonCommuting, p: int) -> int:
-    if isinstance(population, NonCommuting):
-        return len(population.means) + _rank(population.outside, p)
+def _rank(population: Population, p: int) -> int:
+    if isinstance(population, Blocks):
+        return population.covariances.shape[-1] + _rank(population.outside, p)
     live = population.values.max(axis=1) > LIMITS.rounding * population.scale
     return round(p * float(population.weights[live].sum()))
 
 
-def _population(covariances: Sequence[Covariance], means: Array, ratios: Array) -> Commuting | NonCommuting:
+def _population(covariances: Sequence[Covariance], means: Array, ratios: Array) -> Population:
     if all(c.diagonal for c in covariances):
         return _commuting(ratios, np.stack([c.entries for c in covariances], axis=1), means)
     p = means.shape[1]
@@ -122,7 +122,7 @@ def _commuting(ratios: Array, values: Array, means: Array) -> Commuting:
     return Commuting(ratios, rows, repeats / len(values), grams)
 
 
-def _dense(covariances: Array, means: Array, ratios: Array) -> Commuting | NonCommuting:
+def _dense(covariances: Array, means: Array, ratios: Array) -> Population:
     """Find joint eigenvalues if the matrices (K, p, p) commute, else matrices on the directions that carry noise."""
     p = means.shape[1]
     mixed = np.tensordot(np.random.default_rng(0).uniform(1.0, 2.0, len(covariances)), covariances, axes=1)
@@ -138,4 +138,4 @@ def _dense(covariances: Array, means: Array, ratios: Array) -> Commuting | NonCo
     lost = rotated[:, ~live]
     null = Commuting(ratios, np.zeros((1, len(ratios))), np.array([lost.shape[1] / p]), (lost @ lost.T)[None])
     kept = np.ascontiguousarray(turned[:, live][:, :, live])
-    return NonCommuting(ratios, kept, p, rotated[:, live].T, null)
+    return Blocks(ratios, kept[:, None], np.full(1, 1.0 / p), rotated[:, live].T[None, None], null)

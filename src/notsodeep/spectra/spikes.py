@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -110,11 +110,13 @@ def isolated(gap: Gap, low_rank: LowRankPart) -> list[Spike]:
         return int((branches(z) < 0).sum())
 
     low, high = _ends(gap, count, len(low_rank.ratios))
-    roots = []
+    roots: Any = []
     for k in range(count(high), count(low)):
         if branches(low)[k] < 0.0 < branches(high)[k]:
             roots.append(brentq(lambda z, k: float(branches(z)[k]), low, high, (k,), 1e-300, 1e-13, 1000))
-    return [_record(gap, group, low_rank) for group in _grouped(sorted(roots))]
+    roots = np.sort(roots)
+    apart = np.flatnonzero(np.diff(roots) >= 1e-8 * np.abs(roots[1:])) + 1
+    return [_record(gap, equal, low_rank) for equal in np.split(roots, apart) if len(equal)]
 
 
 def _ends(gap: Gap, count: Callable[[float], int], at_infinity: int) -> tuple[float, float]:
@@ -137,17 +139,7 @@ def _ends(gap: Gap, count: Callable[[float], int], at_infinity: int) -> tuple[fl
     return low, high
 
 
-def _grouped(roots: list[float]) -> list[list[float]]:
-    groups: list[list[float]] = []
-    for root in roots:
-        if groups and root - groups[-1][-1] < 1e-8 * abs(root):
-            groups[-1].append(root)
-        else:
-            groups.append([root])
-    return groups
-
-
-def _record(gap: Gap, roots: list[float], low_rank: LowRankPart) -> Spike:
+def _record(gap: Gap, roots: Array, low_rank: LowRankPart) -> Spike:
     """Return the isolated eigenvalue at these positions, improved by one step of Newton's method."""
     state, population = gap.solve(float(np.mean(roots))), gap.population
     g = state.g
