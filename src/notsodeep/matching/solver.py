@@ -21,12 +21,10 @@ from ..networks import ENN
 from ._limits import LIMITS
 from .target import Target
 
-# ---- what a family answers -----------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Draft:
-    """A finished design before its certificate."""
+    """What a family answers: a finished design before its certificate."""
 
     network: ENN
     family: str
@@ -34,16 +32,9 @@ class Draft:
     rates: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a family has no network with the numbers, and what to do about it."""
-
-    why: str
-    advice: str = "Use family='auto'"
-    residual: float | None = None  # the best relative residual that was found
-
-    def error(self) -> InfeasibleMatchError:
-        return InfeasibleMatchError(f"{self.why}. {self.advice}", residual=self.residual)
+def refusal(why: str, advice: str = "Use family='auto'", residual: float | None = None) -> InfeasibleMatchError:
+    """Return the error of a family without a network that has the numbers; its first sentence is the reason."""
+    return InfeasibleMatchError(f"{why}. {advice}", residual)
 
 
 # ---- designs and their solutions -----------------------------------------------------------------------------
@@ -83,11 +74,11 @@ class Solved:
     def good(self) -> bool:
         return self.feasible and self.cost <= LIMITS.good_next_order
 
-    def draft(self, family: str, reason: str) -> Draft | Refusal:
-        """Return the finished network, or by how much it misses."""
+    def draft(self, family: str, reason: str) -> Draft:
+        """Return the finished network, or refuse and say by how much it misses."""
         target, design = self.target, self.design
         if not self.feasible:
-            return Refusal(
+            raise refusal(
                 f"the best {family} network of {design.depth} layers misses the numbers of {target.deq!r} "
                 f"({target.kernel}, tau0 = {target.tau0:.6g}) by {100 * self.residual:.3g} %",
                 residual=self.residual,

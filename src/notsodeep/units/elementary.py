@@ -7,8 +7,6 @@ and sign(u), or |u| and u log|u|, or u^2 log|u| and u|u|.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -55,63 +53,17 @@ class Basis:
         """The number of functions."""
         return sum(self.sizes)
 
-    def combine(self, u: Tensor, rows: Tensor) -> Tensor:
-        """Return sum_b rows[..., b] B_b(u), for ``rows`` of shape (..., size) and u of shape (..., units)."""
-        one = u.new_ones(())
-        c = torch.addcmul(one, u, u, value=self.alpha**2).rsqrt()
-        z = torch.add(-one, c, alpha=2.0)
-        if self.chebyshev:
-            smooth, x = _reinsch, (u * c).square() / (1.0 + c) * (-4.0 * self.alpha**2)  # x = 2 (z - 1)
-        else:
-            smooth, x = horner, z
-        p, q, f, g = rows.unsqueeze(-2).split(self.sizes, dim=-1)
-        even, odd = _SINGULAR[self.order]
-        total = smooth(x, p) / c if self.sizes[0] else torch.zeros_like(u)
-        if self.sizes[1]:
-            total = torch.addcmul(total, u, smooth(x, q))
-        if self.sizes[2]:
-            total = torch.addcmul(total, even(u) * c * c, horner(z, f))
-        if self.sizes[3]:
-            total = torch.addcmul(total, odd(u) * c * c, horner(z, g))
-        return total
-
-    def grouped(self, u: Tensor, rows: Tensor) -> Tensor:
-        """Combine units in equal groups with coefficients of their own: u (..., units), rows (..., groups, size)."""
-        groups, units = rows.shape[-2], u.shape[-1]
-        if units % groups == 0:
-            return self.combine(u.unflatten(-1, (groups, units // groups)), rows).flatten(-2)
-        parts = u.tensor_split(groups, -1)
-        return torch.cat([self.combine(part, rows[..., h, :]) for h, part in enumerate(parts)], dim=-1)
+    @property
+    def settings(self) -> tuple[float, tuple[int, ...], int, bool]:
+        """What :func:`elementary` takes; above some degree P and Q are written in Chebyshev polynomials."""
+        return self.alpha, self.sizes, self.order, self.degree > LIMITS.chebyshev_degree
 
     def functions(self, u: Tensor) -> Tensor:
         """Return every function at the points u (n,): shape (n, size)."""
-        return self.combine(u.expand(self.size, -1), torch.eye(self.size, dtype=u.dtype)).T
+        return elementary(u.expand(self.size, -1), torch.eye(self.size, dtype=u.dtype), *self.settings).T
 
-    @property
-    def chebyshev(self) -> bool:
-        """Whether P and Q are written in Chebyshev polynomials, as functions of x = 2 (z - 1)."""
-        return self.degree > LIMITS.chebyshev_degree
 
-    # -- source ------------------------------------------------------------------------------------------
-    def source_lines(self, name: str) -> list[str]:
-        """Return :meth:`combine` as PyTorch source, with the sums that it needs."""
-        smooth = (_reinsch, "x") if self.chebyshev else (horner, "z")
-        sums = (smooth, smooth, (horner, "z"), (horner, "z"))
-        factors = ("1 / c", "u", *(f"{f} * c * c" for f in _SOURCE[self.order]))
-        parts = [i for i in range(4) if self.sizes[i]]
-        rules = {sums[i][0].__name__: sums[i][0] for i in parts}.values()
-        sources = [inspect.getsource(rule).replace(": Tensor", "").replace(" -> Tensor", "") for rule in rules]
-        terms = (f"{factors[i]} * {sums[i][0].__name__}({sums[i][1]}, parts[{i}])" for i in parts)
-        return [
-            *(line for source in sources for line in (*source.splitlines(), "", "")),
-            f"def {name}(u, rows):",
-            f"    c = torch.rsqrt(1 + {self.alpha**2!r} * u * u)",
-            "    z = 2 * c - 1",
-            *([f"    x = {-4.0 * self.alpha**2!r} * u * u * c * c / (1 + c)  # 2 (z - 1)"] if self.chebyshev else []),
-            *(["    log = torch.log(u.abs().clamp_min(1e-15))"] if self.singular else []),
-            f"    parts = rows[..., None, :].split({list(self.sizes)!r}, dim=-1)",
-            f"    return {' + '.join(terms)}",
-        ]
+# ---- functions of torch alone, which pytorch_code prints --------------------------------------------------------
 
 
 def horner(x: Tensor, rows: Tensor) -> Tensor:
@@ -122,7 +74,7 @@ def horner(x: Tensor, rows: Tensor) -> Tensor:
     return total.expand_as(x)
 
 
-def _reinsch(x: Tensor, rows: Tensor) -> Tensor:
+def reinsch(x: Tensor, rows: Tensor) -> Tensor:
     """Return sum_i rows[..., i] T_i(1 + x / 2) by Clenshaw's rule in Reinsch's form: exact near x = 0, too."""
     first, *parts = rows.unbind(-1)
     total = ahead = torch.zeros_like(x)
@@ -132,14 +84,38 @@ def _reinsch(x: Tensor, rows: Tensor) -> Tensor:
     return torch.addcmul(ahead, x, total, value=0.5) + first
 
 
-def _log(u: Tensor) -> Tensor:
+def even_singular(u: Tensor, order: int) -> Tensor:
+    """Return log|u| (order 0), |u| (1) or u^2 log|u| (2)."""
+    if order == 1:
+        return u.abs()
     # finite at zero, with a finite gradient; not a summand, since optimisers of exported graphs drop small ones
-    return torch.log(u.abs().clamp_min(1e-15))
+    log = torch.log(u.abs().clamp_min(1e-15))
+    return u * u * log if order else log
 
 
-_SINGULAR: tuple[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], ...] = (
-    (_log, torch.sign),
-    (torch.abs, lambda u: u * _log(u)),
-    (lambda u: u * u * _log(u), lambda u: u * u.abs()),
-)
-_SOURCE = (("log", "torch.sign(u)"), ("u.abs()", "u * log"), ("u * u * log", "u * u.abs()"))
+def odd_singular(u: Tensor, order: int) -> Tensor:
+    """Return sign(u) (order 0), u log|u| (1) or u|u| (2)."""
+    if order == 1:
+        return u * torch.log(u.abs().clamp_min(1e-15))
+    return u * u.abs() if order else torch.sign(u)
+
+
+def elementary(u: Tensor, rows: Tensor, alpha: float, sizes: tuple[int, ...], order: int, polynomials: bool) -> Tensor:
+    """Return P / c + u Q + (E F + O G) c^2 at u (..., units), where ``rows`` (..., size) are the coefficients.
+
+    c = 1 / sqrt(1 + alpha^2 u^2), and P, Q, F, G are polynomials in 2 c - 1; P and Q are sums of Chebyshev
+    ``polynomials``, or of powers. E and O are the singular functions of this order.
+    """
+    one = u.new_ones(())
+    c = torch.addcmul(one, u, u, value=alpha**2).rsqrt()
+    z = torch.add(-one, c, alpha=2.0)
+    smooth, x = (reinsch, (u * c).square() / (1.0 + c) * (-4.0 * alpha**2)) if polynomials else (horner, z)  # 2 (z - 1)
+    p, q, f, g = rows.unsqueeze(-2).split(sizes, dim=-1)
+    total = smooth(x, p) / c if sizes[0] else torch.zeros_like(u)
+    if sizes[1]:
+        total = torch.addcmul(total, u, smooth(x, q))
+    if sizes[2]:
+        total = torch.addcmul(total, even_singular(u, order) * c * c, horner(z, f))
+    if sizes[3]:
+        total = torch.addcmul(total, odd_singular(u, order) * c * c, horner(z, g))
+    return total

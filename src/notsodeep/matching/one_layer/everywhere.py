@@ -35,7 +35,6 @@ FAMILY = "feedback"
 _SPAN = 1e-3, 1e3  # norms: beyond them kernels are at their limits
 _NORMS = (1.0 + chebyshev_nodes(65)) / (1.0 - chebyshev_nodes(65))
 _SEARCHED = "no pair of inputs is more than a tenth worse than the worst that a search over norms and angles found"
-_SAMPLED = "the function bends and departs from its straight lines at most twice as much as at 200,001 points"
 
 
 def design(deq: Any, kernel: Kernel) -> LayerDesign:
@@ -88,8 +87,7 @@ def _proof(grid: _Pairs, layer: Feedback, rate: float) -> Supremum:
     bound = prove(grid.deq, layer, float(errors[worst])) if grid.kernel == "ck" else math.inf
     if not math.isfinite(bound):
         return _search(grid, layer, rate)
-    assumes = "" if grid.deq.activation.suprema else _SAMPLED
-    return Supremum(bound, float(errors[worst]), float(np.cos(grid.place[2, worst])), assumes)
+    return Supremum(bound, float(errors[worst]), float(np.cos(grid.place[2, worst])))
 
 
 def _layer(deq: DEQ, shared: float) -> Feedback:

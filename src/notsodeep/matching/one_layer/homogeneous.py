@@ -61,9 +61,9 @@ def profile(network: Network, kernel: Kernel) -> Profile:
 def design(
     network: Any, kernel: Kernel, tol: float, units: Literal["auto", "conditioned", "thresholds"], trains: Trains
 ) -> LayerDesign:
-    """Take thresholds where they are asked for, or within ``tol`` and the readout trains; else conditioned units."""
+    """Take thresholds where they are asked for, or reach a CK within ``tol``; else conditioned units."""
     tried: tuple[Tried, ...] = ()
-    worthwhile = units == "auto" and trains == "readout" and tol >= LIMITS.threshold_tolerance
+    worthwhile = units == "auto" and kernel == "ck" and tol >= LIMITS.threshold_tolerance
     if network.plain and (units == "thresholds" or worthwhile):
         ordinary = thresholds.design(network, kernel, tol)
         if units == "thresholds":

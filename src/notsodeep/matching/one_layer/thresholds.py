@@ -1,7 +1,7 @@
 """Homogeneous DEQs by ordinary units f(w.x - t |x|): how many units have which threshold is a linear programme.
 
-The kernel of the layer is |x| |y| sum_t mu_t k_t(rho), mu_t >= 0; gated units bring |x| |y| rho k_t'(rho), as tangent
-kernels have it. The largest error over a grid of angles is a maximum of linear functions of mu.
+The kernel of the layer is |x| |y| sum_t mu_t k_t(rho), mu_t >= 0. The largest error over a grid of angles is a
+maximum of linear functions of mu.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 
 from ...errors import ConvergenceError
 from ...kernels import pairwise
-from ...networks import DEQ, ENN, Kernel, Network, is_tangent
+from ...networks import DEQ, ENN, Kernel, Network
 from ...units import NormUnits, Thresholds
 from ...units.thresholds import threshold_profiles
 from .._limits import LIMITS
@@ -32,7 +32,7 @@ def design(deq: DEQ, kernel: Kernel, tol: float) -> LayerDesign:
     a, b = float(deq.activation(np.array(1.0))), -float(deq.activation(np.array(-1.0)))
     leak = b / a if abs(a) >= abs(b) else a / b
     for reach, count in ((1.6, 33), (2.5, 41), (3.5, 57)):  # thresholds in [-reach, reach]
-        tried.append(_shares(rho, wanted / wanted[0], np.linspace(-reach, reach, count), leak, is_tangent(kernel)))
+        tried.append(_shares(rho, wanted / wanted[0], np.linspace(-reach, reach, count), leak))
         if tried[-1][1] <= tol / 1.1:  # between the angles of the grid a little is added
             break
     layer, _ = min(tried, key=lambda pair: pair[1])
@@ -42,18 +42,14 @@ def design(deq: DEQ, kernel: Kernel, tol: float) -> LayerDesign:
     return LayerDesign(layer, proof, (Tried(1, proof.bound, "thresholds"),), reason)
 
 
-def _shares(rho: Array, wanted: Array, thresholds: Array, leak: float, tangent: bool) -> tuple[Thresholds, float]:
-    """Return the units, for a tangent kernel gated ones too, that are nearest to a profile, with the largest error."""
-    value, slope = threshold_profiles(rho, thresholds, leak)
-    rows, gated = value, np.zeros(len(value), dtype=bool)
-    if tangent:
-        rows, gated = np.concatenate([value, rho * slope]), np.concatenate([gated, ~gated])
-        thresholds = np.tile(thresholds, 2)
+def _shares(rho: Array, wanted: Array, thresholds: Array, leak: float) -> tuple[Thresholds, float]:
+    """Return the units that are nearest to a profile, with the largest error."""
+    rows, _ = threshold_profiles(rho, thresholds, leak)
     weights, _ = _programme(rows, wanted)
     large = np.flatnonzero(weights * rows[:, 0] > 1e-7)  # without smaller shares of the diagonal the others adapt
     weights, error = _programme(rows[large], wanted)
     large, weights = large[weights > 0.0], weights[weights > 0.0]
-    return Thresholds(tuple(thresholds[large].tolist()), tuple(weights.tolist()), leak, int(gated[large].sum())), error
+    return Thresholds(tuple(thresholds[large].tolist()), tuple(weights.tolist()), leak), error
 
 
 def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
