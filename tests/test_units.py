@@ -10,8 +10,7 @@ from helpers import differences
 from notsodeep.activations.panels import Limits
 from notsodeep.errors import InvalidInputError
 from notsodeep.units import Basis, Conditioned, norm_units
-from notsodeep.units.elementary import elementary
-from notsodeep.units.projections import tail_gram
+from notsodeep.units.elementary import elementary, tail_gram
 
 CASES = [
     Basis(0.5, 6),

@@ -13,7 +13,7 @@ from ..networks import DEQ, Kernel
 from ._limits import LIMITS
 from .certificates import TwinCertificate
 from .families import FAMILIES
-from .solver import Draft, refusal
+from .solver import Draft, missed
 from .target import Target, make_target
 from .twin import Twin
 
@@ -63,12 +63,7 @@ def match(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel = "ck"
     got = target.achieved(draft.network, draft.rates)
     residual = target.residual(got)
     if not residual <= LIMITS.accepted:
-        raise refusal(
-            f"the best network of the family {draft.family!r} misses the numbers of {target.deq!r} ({target.kernel}, "
-            f"tau0 = {target.tau0:.6g}) by {100 * residual:.3g} %",
-            "Use family='auto' or 'hermite'",
-            residual,
-        )
+        raise missed(target, f"network of the family {draft.family!r}", residual)
     proof = TwinCertificate("mixture", residual, None, target.tau0, target.numbers, got)
     return Twin(target.deq, draft.network, target.kernel, draft.family, proof, draft.rates, draft.reason)
 

@@ -22,6 +22,16 @@ from ._limits import LIMITS
 from .target import Target
 
 
+def missed(target: Target, what: str, residual: float) -> InfeasibleMatchError:
+    """Return the error of a network that does not reach the numbers."""
+    return refusal(
+        f"the best {what} misses the numbers of {target.deq!r} ({target.kernel}, tau0 = {target.tau0:.6g}) by "
+        f"{100 * residual:.3g} %",
+        "Use family='auto' or 'hermite'",
+        residual,
+    )
+
+
 @dataclass(frozen=True)
 class Draft:
     """What a family answers: a finished design before its certificate."""
@@ -78,11 +88,7 @@ class Solved:
         """Return the finished network, or refuse and say by how much it misses."""
         target, design = self.target, self.design
         if not self.feasible:
-            raise refusal(
-                f"the best {family} network of {design.depth} layers misses the numbers of {target.deq!r} "
-                f"({target.kernel}, tau0 = {target.tau0:.6g}) by {100 * self.residual:.3g} %",
-                residual=self.residual,
-            )
+            raise missed(target, f"{family} network of {design.depth} layers", self.residual)
         trained = design.rates(self.z)
         rates = None if trained is None else tuple(float(r) for r in trained)
         if rates is not None and target.kernel == "ntk_frozen":

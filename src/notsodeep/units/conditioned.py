@@ -18,9 +18,21 @@ from torch import Tensor
 from ..activations.base import Parity
 from ..activations.panels import LIMITS
 from ..errors import ActivationError
-from .elementary import Basis, elementary, even_singular, horner, odd_singular, reinsch
+from .elementary import (
+    Basis,
+    basis_coefficients,
+    decay,
+    elementary,
+    even_singular,
+    expansion,
+    horner,
+    needed,
+    odd_singular,
+    reinsch,
+    remainder,
+    tail_sums,
+)
 from .norm_units import NormUnits
-from .projections import basis_coefficients, decay, expansion, needed, remainder, tail_sums
 
 
 def chebyshev(x: Tensor, size: int) -> Tensor:

@@ -19,7 +19,7 @@ from ...gaussian import hermite_coefficients
 from ...kernels.jets import DEGREE, LayerJet, hermite_layer, implicit_covariance, index
 from ...networks import ENN
 from .._limits import LIMITS
-from ..solver import Draft, Solved, best_of, jet_of, refusal, solve
+from ..solver import Draft, Solved, best_of, jet_of, solve
 from ..target import Target
 
 
@@ -165,15 +165,7 @@ def quadratic(target: Target) -> Draft:
     depth = 1 if target.one_layer else 2
     design = HermiteDesign(((1,),) if target.odd else ((1, 2),) * depth, target.size)
     start = [single_start(target)] if depth == 1 else outer_start(target, 2)
-    solution = solve(target, design, design.pack(start))
-    if not solution.feasible:
-        raise refusal(
-            f"quadratic layers ({depth} of them) have too few free numbers once the gauge is fixed: the best misses "
-            f"by {100 * solution.residual:.3g} %",
-            "Use family='hermite': one more order solves it",
-            solution.residual,
-        )
-    draft = solution.draft("quadratic", target.depth_reason)
+    draft = solve(target, design, design.pack(start)).draft("quadratic", target.depth_reason)
     return replace(draft, network=ENN([_as_quadratic(phi) for phi in draft.network.activations]))
 
 
