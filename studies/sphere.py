@@ -71,6 +71,19 @@ def printed_coefficients(kernel: str, d: int, sigma_a2: float) -> dict[str, floa
     }
 
 
+def quadratic_layer(network: Any, kernel: Any, d: int) -> nsd.ENN:
+    """The paper's Corollary 1: one layer a x^2 + b x + c with alpha, beta and mu of the equivalent in dimension d."""
+    k0, k1, k2 = (float(v) for v in power_series(network, 3, kernel))
+    alpha, mu = k0 + k2 / d, float(sphere_diagonal(network, kernel)) - k0 - k1
+    if alpha < mu / d:
+        raise nsd.errors.InfeasibleMatchError(
+            f"the quadratic layer needs alpha >= mu/d, got {alpha:.6g} and {mu / d:.6g}"
+        )
+    full = kernel == "ntk"  # all weights trained: slopes count once more
+    a, b = math.sqrt(mu / (6.0 if full else 2.0)), math.sqrt(k1 / (2.0 if full else 1.0))
+    return nsd.ENN([nsd.activation("quadratic", a=a, b=b, c=math.sqrt(alpha - mu / d) - a)])
+
+
 def compare_on_sphere(
     kernel: str, n: int, d: int, sigma_a2: float = 0.2, seed: int = 0, readout: Any = "pre-activation"
 ) -> dict[str, Any]:
@@ -78,17 +91,17 @@ def compare_on_sphere(
     X = unit_rows(n, d, seed)
     deq = nsd.DEQ(nsd.activation("relu").affine(gain=math.sqrt(2.0)), sigma_a2, readout=readout)
     truth = kernel_of(deq, kernel, X, check=False)
-    quadratic, exact = nsd.match_sphere(deq, kernel, family="quadratic", dimension=d), nsd.match_sphere(deq, kernel)
+    quadratic, exact = quadratic_layer(deq, kernel, d), nsd.match_sphere(deq, kernel)
     equivalent = sphere_equivalent(deq, X, kernel)
     others = {
         "equivalent": equivalent.matrix(),
-        "quadratic": quadratic.kernel_matrix(X),
+        "quadratic": kernel_of(quadratic, kernel, X),
         "hermite": exact.kernel_matrix(X),
     }
     size = spectral_norm(truth)
     gaps = {name: spectral_norm(truth - other) for name, other in others.items()}
     off = ~np.eye(n, dtype=bool)
-    layer: Any = quadratic.network.activations[0]
+    layer: Any = quadratic.activations[0]
     return {
         "distances": {name: {"absolute": gap, "relative": gap / size} for name, gap in gaps.items()},
         "largest_off_diagonal_error": {k: float(np.abs(truth - v)[off].max()) for k, v in others.items()},

@@ -46,8 +46,8 @@ def aligned(phi: Activation, s: float, t: float, sign: float, trained: bool, rat
             products = products + sign * psi(phi, u, s, True) * psi(phi, sign * u, t, True)
         return float(weights @ products.mean(1))
     if isinstance(phi, Thresholds):
-        gates, kinds = len(phi.weights) - phi.gated, zip(phi.thresholds, phi.weights, strict=True)
-        return s * t * sum(w * _threshold(at, i >= gates, phi.leak, sign) for i, (at, w) in enumerate(kinds))
+        kinds = zip(phi.thresholds, phi.weights, strict=True)
+        return s * t * sum(w * _threshold(at, phi.leak, sign) for at, w in kinds)
     assert isinstance(phi, Feedback)
     assert (s, sign) == (t, 1.0)
     norm = torch.tensor([s], dtype=torch.float64)
@@ -60,8 +60,8 @@ def aligned(phi: Activation, s: float, t: float, sign: float, trained: bool, rat
     return float(phi.factor(norm)) ** 2 * float(weights @ values)
 
 
-def _threshold(at: float, gate: bool, leak: float, sign: float) -> float:
-    """E[f(u - at) f(sign u - at)], or that of f' times the cosine for a gate, from panels between the kinks."""
+def _threshold(at: float, leak: float, sign: float) -> float:
+    """E[f(u - at) f(sign u - at)], from panels between the kinks."""
     x, w = np.polynomial.legendre.leggauss(40)
     total = 0.0
     edges = np.unique(np.clip([-13.0, -6.0, -3.0, -1.0, 0.0, 1.0, 3.0, 6.0, 13.0, at, sign * at], -13.0, 13.0))
@@ -69,7 +69,7 @@ def _threshold(at: float, gate: bool, leak: float, sign: float) -> float:
         u = 0.5 * (low + high) + 0.5 * (high - low) * x
         a, b = u - at, sign * u - at
         slopes = np.where(a > 0.0, 1.0, leak) * np.where(b > 0.0, 1.0, leak)
-        values = slopes * (sign if gate else a * b) * np.exp(-0.5 * u * u)
+        values = slopes * a * b * np.exp(-0.5 * u * u)
         total += 0.5 * (high - low) * float(w @ values)
     return total / math.sqrt(2.0 * math.pi)
 

@@ -10,7 +10,7 @@ from helpers import differences
 from notsodeep.activations.panels import Limits
 from notsodeep.errors import InvalidInputError
 from notsodeep.units import Basis, Conditioned, norm_units
-from notsodeep.units.projections import tail_gram
+from notsodeep.units.elementary import elementary, tail_gram
 
 CASES = [
     Basis(0.5, 6),
@@ -40,7 +40,7 @@ def composed(phi: Conditioned, before: torch.Tensor, x: torch.Tensor) -> torch.T
     """As torch differentiates, compiles and exports it."""
     norm = x.norm(dim=-1)
     parts, rows = (before / norm.clamp_min(1e-18)[:, None]).tensor_split(phi.groups, -1), phi.rows(norm)
-    return torch.cat([phi.basis.combine(part, rows[:, h]) for h, part in enumerate(parts)], -1)
+    return torch.cat([elementary(part, rows[:, h], *phi.basis.settings) for h, part in enumerate(parts)], -1)
 
 
 @pytest.mark.parametrize("basis", CASES, ids=repr)

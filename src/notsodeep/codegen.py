@@ -47,7 +47,10 @@ def pytorch_code(
     )
     functions = [phi.source_lines(f"layer_{i}") for i, phi in enumerate(twin.network.activations, 1)]
     used = [] if twin.certificate.norms is None else ["import warnings"]
-    parts = ["import math", *used, "", "import torch", *[line for f in functions for line in ("", "", *f)], "", ""]
+    typed = any(isinstance(phi, NormUnits) for phi in twin.network.activations)  # printed as the library has them
+    used += ["from collections.abc import Callable"] if typed else []
+    used += ["", "import torch", *(["from torch import Tensor"] if typed else [])]
+    parts = ["import math", *used, *[line for f in functions for line in ("", "", *f)], "", ""]
     return "\n".join([*parts, *_module(twin, in_features, width, out_features, parametrisation == "standard")]) + "\n"
 
 

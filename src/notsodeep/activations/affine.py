@@ -163,10 +163,10 @@ class Affine(Activation):
         return value, slope
 
     def smoothed(self, mean: Tensor, noise: Tensor) -> Smoothed | None:
-        found = self.base.smoothed(self.scale * mean, self.scale * noise)
-        if found is None:
+        inner = self.base.smoothed(self.scale * mean, self.scale * noise)
+        if inner is None:
             return None
-        steepness, (value, slope, curvature) = self.gain * self.scale, found
+        steepness, (value, slope, curvature) = self.gain * self.scale, inner
         value = self.gain * value + self.skip * mean + self.shift
         return value, steepness * slope + self.skip, steepness * self.scale * curvature
 

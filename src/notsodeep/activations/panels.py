@@ -35,7 +35,6 @@ class Limits:
     held: int = 1 << 21  # numbers held at once: 16 MB
     block: int = 1 << 16  # numbers worked on at once: ten results of this size fit a second-level cache
     chebyshev_degree: int = 12  # above it, powers would lose digits in single precision, Chebyshev sums do not
-    monomial_degree: int = 8  # Hermite polynomials of a higher degree lose digits if they are written as powers
     degree: int = 64  # of the polynomials of a unit
     fineness: float = 256.0  # alpha (degree + 10) of its functions: their tables take 330 MB then
     smooth_terms: int = 6144  # Hermite coefficients of smooth units at most: degree 32 with alpha 1.2 needs them

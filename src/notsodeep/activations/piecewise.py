@@ -29,6 +29,19 @@ class TwoSlopes(Activation):
     def two_slopes(self) -> tuple[float, float]:
         raise NotImplementedError
 
+    @property
+    def slope_range(self) -> tuple[float, float]:
+        return min(self.two_slopes), max(self.two_slopes)
+
+    @property
+    def parity(self) -> Parity | None:
+        a, b = self.two_slopes
+        return "odd" if a == b else "even" if a == -b else None
+
+    def _slope(self, x: Tensor) -> Tensor:
+        a, b = self.two_slopes
+        return b + (a - b) * (x > 0).to(x.dtype)
+
     def closed_form(self) -> ClosedForm:
         return functools.partial(arc_cosine, *self.two_slopes)
 
@@ -55,17 +68,9 @@ class Linear(TwoSlopes):
     name: ClassVar[str] = "linear"
     aliases: ClassVar[tuple[str, ...]] = ("identity",)
     torch_forms: ClassVar = (nn.Identity,)
-    parity: ClassVar[Parity] = "odd"
-
-    @property
-    def slope_range(self) -> tuple[float, float]:
-        return (self.slope, self.slope)
 
     def _value(self, x: Tensor) -> Tensor:
         return self.slope * x
-
-    def _slope(self, x: Tensor) -> Tensor:
-        return torch.full_like(x, self.slope)
 
     @property
     def two_slopes(self) -> tuple[float, float]:
@@ -86,10 +91,6 @@ class ReLU(TwoSlopes):
     torch_forms: ClassVar = (torch.relu, functional.relu, nn.ReLU)
     two_slopes: ClassVar[tuple[float, float]] = (1.0, 0.0)
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
-    slope_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    def _slope(self, x: Tensor) -> Tensor:
-        return (x > 0).to(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -115,19 +116,8 @@ class LeakyReLU(TwoSlopes):
     module_fields: ClassVar = {"slope": "negative_slope"}
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
 
-    @property
-    def slope_range(self) -> tuple[float, float]:
-        return (min(self.slope, self.gain), max(self.slope, self.gain))
-
-    @property
-    def parity(self) -> Parity | None:
-        return "odd" if self.slope == self.gain else "even" if self.slope == -self.gain else None
-
     def _value(self, x: Tensor) -> Tensor:
         return torch.where(x > 0, self.gain * x, self.slope * x)
-
-    def _slope(self, x: Tensor) -> Tensor:
-        return self.slope + (self.gain - self.slope) * (x > 0).to(x.dtype)
 
     @property
     def two_slopes(self) -> tuple[float, float]:

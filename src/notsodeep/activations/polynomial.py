@@ -6,14 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .._arguments import shown
 from ..errors import ActivationError
 from .base import Activation, Parity
-from .panels import LIMITS
 
 
 @dataclass(frozen=True)
@@ -23,10 +21,6 @@ class Polynomial(Activation):
     @property
     def degree(self) -> int:
         """The degree of the polynomial."""
-        raise NotImplementedError
-
-    def monomials(self) -> tuple[float, ...]:
-        """Return the coefficients of 1, x, x^2 ... ; accurate for few orders only."""
         raise NotImplementedError
 
     def derived(self) -> Polynomial:
@@ -59,14 +53,6 @@ class Polynomial(Activation):
         variance = (value[:, 1:] ** 2).sum(-1)
         square = value[:, 0] ** 2 + variance
         return [value[:, 0], square, variance, slope[:, 0], curvature[:, 0], slope_square, square_curvature]
-
-    def _source(self, x: str) -> str:
-        """Write Horner's scheme: well conditioned for the few orders of a matched twin."""
-        monomials = self.monomials()
-        text = repr(monomials[-1])
-        for c in reversed(monomials[:-1]):
-            text = f"{c!r} + {x} * ({text})"
-        return text
 
 
 @dataclass(frozen=True)
@@ -107,9 +93,6 @@ class Quadratic(Polynomial):
     def degree(self) -> int:
         return 2 if self.a != 0.0 else int(self.b != 0.0)
 
-    def monomials(self) -> tuple[float, ...]:
-        return (self.c, self.b, self.a)[: self.degree + 1]
-
     def derived(self) -> Quadratic:
         return Quadratic(0.0, 2.0 * self.a, self.b)
 
@@ -125,6 +108,9 @@ class Quadratic(Polynomial):
 
     def _value(self, x: Tensor) -> Tensor:
         return (self.a * x + self.b) * x + self.c
+
+    def _source(self, x: str) -> str:
+        return f"({self.a!r} * {x} + {self.b!r}) * {x} + {self.c!r}"
 
 
 @dataclass(frozen=True)
@@ -202,13 +188,6 @@ class Hermite(Polynomial):
                     out[:, j] += c * factor * s**j * (0.5 * (s * s - 1.0)) ** m
         return out
 
-    def monomials(self) -> tuple[float, ...]:
-        size = self.degree + 1
-        # h_k = He_k / sqrt(k!), He_k the polynomials of NumPy's hermite_e
-        factors = [c / math.sqrt(math.factorial(k)) for k, c in enumerate(self.coefficients[:size])]
-        powers = np.polynomial.hermite_e.herme2poly(factors)
-        return tuple(float(c) / self.scale**k for k, c in enumerate(powers))
-
     def _value(self, x: Tensor) -> Tensor:
         x = x / self.scale
         if torch.compiler.is_compiling():
@@ -221,10 +200,7 @@ class Hermite(Polynomial):
         return b1
 
     def source_lines(self, name: str) -> list[str]:
-        if self.degree <= LIMITS.monomial_degree:
-            return super().source_lines(name)
-        # many orders lose their digits as monomials: the three-term recurrence keeps them
-        return [
+        return [  # by the three-term recurrence: many orders would lose their digits as powers
             f"def {name}(x):",
             f"    coefficients = {list(self.coefficients[: self.degree + 1])!r}",
             f"    x, before, here, total = x / {self.scale!r}, torch.zeros_like(x), torch.ones_like(x), 0.0",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +44,9 @@ class Coefficients:
 
 
 @checked
-def coefficients(network: Network, tau0: float = 1.0, kernel: Kernel = "ck") -> Coefficients:
+def coefficients(
+    network: Network, tau0: float = 1.0, kernel: Kernel = "ck", *, learning_rates: Sequence[float] | None = None
+) -> Coefficients:
     """Compute the four numbers of a DEQ or an ENN, centred at the input scale tau0.
 
     Parameters
@@ -54,6 +57,8 @@ def coefficients(network: Network, tau0: float = 1.0, kernel: Kernel = "ck") -> 
         Root of the mean squared norm of the inputs.
     kernel : "ck", "ntk" or "ntk_frozen"
         Which kernel the numbers describe.
+    learning_rates : sequence of float, optional
+        One multiplier per weight matrix of an ENN (W_1 ... W_L, readout), as in :func:`ntk`.
 
     Returns
     -------
@@ -74,7 +79,7 @@ def coefficients(network: Network, tau0: float = 1.0, kernel: Kernel = "ck") -> 
     """
     check_kernel(network, kernel)
     scale = check_tau0(tau0)
-    jets = network_jets(network, scale, ("ck", kernel))
+    jets = network_jets(network, scale, ("ck", kernel), learning_rates)
     cross, unit = jets[kernel].cross, scale**2
     c = Coefficients(
         kernel,

@@ -51,7 +51,7 @@ class TwinCertificate:
     residual: float
     """The largest relative deviation of the four numbers, or the largest error seen; 0 for a closed form."""
     bound: float | None = None
-    """On every entry; ``None`` for a mixture and for the quadratic twin on the sphere: they hold in high dimension."""
+    """On every entry; ``None`` for a mixture: its numbers decide in high dimension."""
     tau0: float | None = None
     """The scale of the inputs of a mixture."""
     target: Coefficients | None = None
@@ -69,9 +69,8 @@ class TwinCertificate:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        numbers = [self.tau0, self.target, self.achieved]
-        given = [number is not None for number in numbers] == [self.kind == "mixture"] * 3
-        if not given or (self.kind == "uniform" and self.bound is None):
+        of_mixture = [self.tau0, self.target, self.achieved]
+        if {number is None for number in of_mixture} | {self.bound is not None} != {self.kind != "mixture"}:
             raise InvalidInputError(f"a certificate of the kind {self.kind!r} does not have these fields: {self!r}")
         not_negative("residual", self.residual)
         not_negative("bound", self.bound or 0.0)
@@ -97,8 +96,7 @@ class TwinCertificate:
             numbers = [f"{name} {got:.10g} (target {wanted:.10g})" for name, wanted, got in rows]
             return [f"{self.target.kernel:<10}" + "  ".join(numbers), seen]
         if self.kind == "sphere":
-            bound = [] if self.bound is None else [f"bound     {self.bound:.3g} on every entry"]
-            return ["valid     inputs of norm one", seen, *bound]
+            return ["valid     inputs of norm one", seen, f"bound     {self.bound:.3g} on every entry"]
         span = "all norms" if self.norms is None else "norms {:.4g} to {:.4g}".format(*self.norms)
         beyond = ["beyond    nothing is bounded at other norms"] if self.norms else []
         seen = f"seen      {self.residual:.1e} at {'cosine' if self.norms is None else 'norm'} {self.at:.4g}"

@@ -7,13 +7,13 @@ import math
 from dataclasses import replace
 
 from .._arguments import checked
-from ..errors import InvalidInputError
+from ..errors import InfeasibleMatchError, InvalidInputError
 from ..mixtures import MixtureStatistics
 from ..networks import DEQ, Kernel
 from ._limits import LIMITS
 from .certificates import TwinCertificate
 from .families import FAMILIES
-from .solver import Draft, Refusal
+from .solver import Draft, missed
 from .target import Target, make_target
 from .twin import Twin
 
@@ -59,46 +59,37 @@ def match(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel = "ck"
         raise InvalidInputError(f"family must be one of {['auto', *FAMILIES]}, got {family!r}")
     target = make_target(deq, statistics, kernel)
     draft = _choose(target) if family == "auto" else FAMILIES[family](target)
-    made = draft if isinstance(draft, Refusal) else _certify(target, draft)
-    if isinstance(made, Refusal):
-        raise made.error()
-    return made
-
-
-def _certify(target: Target, draft: Draft) -> Twin | Refusal:
-    """Return the twin with the numbers of its finished network, by quadrature of its own activations."""
+    # by quadrature of the finished network's activations
     got = target.achieved(draft.network, draft.rates)
     residual = target.residual(got)
     if not residual <= LIMITS.accepted:
-        return Refusal(
-            f"the best network of the family {draft.family!r} misses the numbers of {target.deq!r} ({target.kernel}, "
-            f"tau0 = {target.tau0:.6g}) by {100 * residual:.3g} %",
-            "Use family='auto' or 'hermite'",
-            residual,
-        )
+        raise missed(target, f"network of the family {draft.family!r}", residual)
     proof = TwinCertificate("mixture", residual, None, target.tau0, target.numbers, got)
     return Twin(target.deq, draft.network, target.kernel, draft.family, proof, draft.rates, draft.reason)
 
 
-def _choose(target: Target) -> Draft | Refusal:
+def _choose(target: Target) -> Draft:
     """Return the first draft of the list with near next orders, else the nearest; the cheapest come first."""
     drafts: dict[str, tuple[float, Draft]] = {}
-    refused: list[Refusal] = []
+    refused: list[InfeasibleMatchError] = []
     for family in ("hard_tanh", "skip", "hermite") if target.odd else ("leaky_relu", "hermite"):
-        draft = FAMILIES[family](target)
-        if isinstance(draft, Refusal):
-            refused.append(draft)
+        try:
+            draft = FAMILIES[family](target)
+        except InfeasibleMatchError as error:
+            refused.append(error)
             continue
         cost = target.cost(target.jet_of(draft.network, draft.rates))
         drafts[draft.family] = float(cost), draft
         if cost <= LIMITS.near_next_order:
             break
     if not drafts:
-        return refused[-1]
+        raise refused[-1]
     least, best = min(drafts.values(), key=lambda pair: pair[0])
     cheaper = itertools.takewhile(lambda family: family != best.family, drafts)
     farther = {family: math.sqrt(drafts[family][0] / max(least, 1e-300)) for family in cheaper}
     remarks = [
         f"{family} has the numbers too, but is about {by:.2g} times farther off" for family, by in farther.items()
     ]
-    return replace(best, reason="; ".join([best.reason, *(remarks or [refusal.why for refusal in refused[:1]])]))
+    return replace(
+        best, reason="; ".join([best.reason, *(remarks or [str(error).partition(". ")[0] for error in refused[:1]])])
+    )

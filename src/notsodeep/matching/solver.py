@@ -21,12 +21,20 @@ from ..networks import ENN
 from ._limits import LIMITS
 from .target import Target
 
-# ---- what a family answers -----------------------------------------------------------------------------------
+
+def missed(target: Target, what: str, residual: float) -> InfeasibleMatchError:
+    """Return the error of a network that does not reach the numbers."""
+    return refusal(
+        f"the best {what} misses the numbers of {target.deq!r} ({target.kernel}, tau0 = {target.tau0:.6g}) by "
+        f"{100 * residual:.3g} %",
+        "Use family='auto' or 'hermite'",
+        residual,
+    )
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A finished design before its certificate."""
+    """What a family answers: a finished design before its certificate."""
 
     network: ENN
     family: str
@@ -34,16 +42,9 @@ class Draft:
     rates: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a family has no network with the numbers, and what to do about it."""
-
-    why: str
-    advice: str = "Use family='auto'"
-    residual: float | None = None  # the best relative residual that was found
-
-    def error(self) -> InfeasibleMatchError:
-        return InfeasibleMatchError(f"{self.why}. {self.advice}", residual=self.residual)
+def refusal(why: str, advice: str = "Use family='auto'", residual: float | None = None) -> InfeasibleMatchError:
+    """Return the error of a family without a network that has the numbers; its first sentence is the reason."""
+    return InfeasibleMatchError(f"{why}. {advice}", residual)
 
 
 # ---- designs and their solutions -----------------------------------------------------------------------------
@@ -83,15 +84,11 @@ class Solved:
     def good(self) -> bool:
         return self.feasible and self.cost <= LIMITS.good_next_order
 
-    def draft(self, family: str, reason: str) -> Draft | Refusal:
-        """Return the finished network, or by how much it misses."""
+    def draft(self, family: str, reason: str) -> Draft:
+        """Return the finished network, or refuse and say by how much it misses."""
         target, design = self.target, self.design
         if not self.feasible:
-            return Refusal(
-                f"the best {family} network of {design.depth} layers misses the numbers of {target.deq!r} "
-                f"({target.kernel}, tau0 = {target.tau0:.6g}) by {100 * self.residual:.3g} %",
-                residual=self.residual,
-            )
+            raise missed(target, f"{family} network of {design.depth} layers", self.residual)
         trained = design.rates(self.z)
         rates = None if trained is None else tuple(float(r) for r in trained)
         if rates is not None and target.kernel == "ntk_frozen":

@@ -7,13 +7,10 @@ DEQ's kernel, for every n and every dimension, centred or not. What a truncation
 
 from __future__ import annotations
 
-import math
-from typing import Literal
-
 import numpy as np
 
 from .._arguments import checked, positive_int
-from ..activations import Hermite, Quadratic
+from ..activations import Hermite
 from ..errors import InfeasibleMatchError
 from ..kernels import power_series, sphere_diagonal
 from ..networks import DEQ, ENN, Kernel, check_kernel
@@ -23,14 +20,7 @@ from .twin import Twin
 
 
 @checked
-def match_sphere(
-    deq: DEQ,
-    kernel: Kernel = "ck",
-    terms: int = 60,
-    *,
-    family: Literal["hermite", "quadratic"] = "hermite",
-    dimension: int | None = None,
-) -> Twin:
+def match_sphere(deq: DEQ, kernel: Kernel = "ck", terms: int = 60) -> Twin:
     """Find the one-layer twin for inputs of norm 1, whose kernel is exact up to a bound on every entry.
 
     Parameters
@@ -41,11 +31,6 @@ def match_sphere(
         The kernel to match; with frozen input weights a one-layer twin has its CK alone.
     terms : int
         How many orders of the power series are used; the rest sums up to ``twin.bound``.
-    family : {"hermite", "quadratic"}
-        ``"hermite"`` has the kernel's power series. ``"quadratic"`` is the workshop paper's a x^2 + b x + c, which
-        matches alpha 11' + beta S + mu I in high dimension and needs ``dimension``.
-    dimension : int, optional
-        The dimension of the data, for ``family="quadratic"``.
 
     Returns
     -------
@@ -56,7 +41,7 @@ def match_sphere(
     Raises
     ------
     InfeasibleMatchError
-        If the kernel is zero on the sphere, or if the quadratic family does not have its numbers.
+        If the kernel is zero on the sphere.
 
     Examples
     --------
@@ -71,8 +56,6 @@ def match_sphere(
     total = float(sphere_diagonal(deq, kernel))
     if not total > 0.0:
         raise InfeasibleMatchError(f"the kernel of {deq!r} is zero on the whole sphere: there is nothing to match")
-    if family == "quadratic":
-        return _quadratic(deq, kernel, dimension)
     series = np.asarray(power_series(deq.detached(), terms, kernel), dtype=float)
     if float(series.min()) < -1e-13 * total:
         raise InfeasibleMatchError(f"the power series of {deq!r} has a negative coefficient {series.min():.3g}")
@@ -86,27 +69,4 @@ def match_sphere(
         "hermite",
         TwinCertificate("sphere", bound / total, bound),
         reason=f"unit-norm inputs: one layer with the square roots of the kernel's power series, {terms} terms",
-    )
-
-
-def _quadratic(deq: DEQ, kernel: Kernel, dimension: int | None) -> Twin:
-    """Follow the workshop paper's Corollary 1: alpha = k(0) + k''(0)/(2d), beta = k'(0), mu = k(1) - k(0) - k'(0)."""
-    size = positive_int("the quadratic twin depends on the dimension of the data, which", dimension)
-    k0, k1, k2 = (float(v) for v in power_series(deq, 3, kernel))
-    alpha, beta, mu = k0 + k2 / size, k1, float(sphere_diagonal(deq, kernel)) - k0 - k1
-    if alpha < mu / size:
-        raise InfeasibleMatchError(
-            f"the quadratic twin needs alpha >= mu/d: alpha = {alpha:.6g} is below {mu / size:.6g} by "
-            f"{mu / size - alpha:.3g}. Use family='hermite', which is exact"
-        )
-    full = kernel == "ntk"
-    a2, a1 = math.sqrt(mu / (6.0 if full else 2.0)), math.sqrt(beta / (2.0 if full else 1.0))
-    layer = Quadratic(a2, a1, math.sqrt(alpha - mu / size) - a2)
-    return Twin(
-        deq,
-        ENN([layer]),
-        kernel,
-        "quadratic",
-        TwinCertificate("sphere", 0.0),  # a closed form
-        reason=f"unit-norm inputs in dimension {size}: alpha, beta, mu of the high-dimensional equivalent",
     )

@@ -116,12 +116,7 @@ class Target:
 
     def achieved(self, network: ENN, rates: tuple[float, ...] | None) -> Coefficients:
         """Return the numbers of a finished network, by quadrature of its own activations at its own scales."""
-        numbers = replace(coefficients(network, self.tau0, self.kernel), network=network)
-        if rates is None:
-            return numbers
-        jet = self.jet_of(network, rates)
-        c1, c2, c3 = (jet.cross[list(FOUR)] / self.tau0 ** np.array([2.0, 4.0, 4.0])).tolist()
-        return replace(numbers, c1=c1, c2=c2, c3=c3, diagonal=float(jet.diagonal[0]))
+        return replace(coefficients(network, self.tau0, self.kernel, learning_rates=rates), network=network)
 
     def residual(self, achieved: Coefficients) -> float:
         """Return the largest relative deviation of the numbers."""

@@ -58,7 +58,7 @@ class MixtureStatistics:
         labels = _codes(y, len(rows), mix.classes)
         traces = np.array([c.trace() for c in mix.covariances]) / mix.p
         products = np.array([[a.inner(b) for b in mix.covariances] for a in mix.covariances]) / mix.p
-        spread = _norms(_deviations(rows, labels, mix.means), labels)
+        _, spread, _ = _deviations(rows, labels, mix.classes, mix.means)
         names = tuple(range(mix.classes))
         return _record(X, rows, labels, spread, traces, T=products, means=mix.means, classes=names)
 
@@ -80,10 +80,7 @@ class MixtureStatistics:
                 "Merge small classes, drop them, or pass y=None for one class"
             )
         _check_fourth_powers(rows)
-        centres = [rows[_indices(rows, labels, a)].mean(0, dtype=torch.float64) for a in range(len(names))]
-        means = torch.stack(centres).cpu().numpy() * math.sqrt(rows.shape[1])
-        groups = _deviations(rows, labels, means)
-        spread = _norms(groups, labels)
+        groups, spread, means = _deviations(rows, labels, len(names))
         spread *= (counts / (counts - 1))[labels]  # residuals from an estimated mean are too short
         traces = np.bincount(labels, weights=spread, minlength=len(names)) / counts
         T = _unbiased_products(groups)
@@ -169,22 +166,20 @@ def _check_fourth_powers(rows: Tensor) -> None:
         )
 
 
-def _deviations(rows: Tensor, labels: NDArray[np.int64], means: Array) -> list[Tensor]:
-    """Return the rows x - mu_a / sqrt(p) of every class."""
-    centres = torch.from_numpy(means / math.sqrt(rows.shape[1])).to(rows.device)
-    return [rows[_indices(rows, labels, a)].to(torch.float64) - centre for a, centre in enumerate(centres)]
-
-
-def _indices(rows: Tensor, labels: NDArray[np.int64], a: int) -> Tensor:
-    return torch.from_numpy(np.flatnonzero(labels == a)).to(rows.device)
-
-
-def _norms(groups: list[Tensor], labels: NDArray[np.int64]) -> Array:
-    """Return ||x_i - mu_a / sqrt(p)||^2 of all rows, in their order."""
-    out = np.empty(len(labels))
-    for a, deviations in enumerate(groups):
-        out[labels == a] = (deviations**2).sum(1).cpu().numpy()
-    return out
+def _deviations(
+    rows: Tensor, labels: NDArray[np.int64], classes: int, means: Array | None = None
+) -> tuple[list[Tensor], Array, Array]:
+    """Return x - mu_a / sqrt(p) of every class, its squared norm by row, and the means, estimated unless given."""
+    root = math.sqrt(rows.shape[1])
+    groups, squares, centres = [], np.empty(len(rows)), []
+    for a in range(classes):
+        which = np.flatnonzero(labels == a)
+        group = rows[torch.from_numpy(which).to(rows.device)].double()
+        centre = group.mean(0) if means is None else torch.from_numpy(means[a] / root).to(group)
+        groups.append(group - centre)
+        squares[which] = groups[-1].square().sum(1).cpu().numpy()
+        centres.append(centre.cpu().numpy() * root)
+    return groups, squares, np.stack(centres)
 
 
 def _unbiased_products(groups: list[Tensor]) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,9 +18,70 @@ from torch import Tensor
 from ..activations.base import Parity
 from ..activations.panels import LIMITS
 from ..errors import ActivationError
-from .elementary import Basis, horner
-from .norm_units import NormUnits, row_norms
-from .projections import basis_coefficients, decay, expansion, needed, remainder, tail_sums
+from .elementary import (
+    Basis,
+    basis_coefficients,
+    decay,
+    elementary,
+    even_singular,
+    expansion,
+    horner,
+    needed,
+    odd_singular,
+    reinsch,
+    remainder,
+    tail_sums,
+)
+from .norm_units import NormUnits
+
+
+def chebyshev(x: Tensor, size: int) -> Tensor:
+    """Return T_0(x) ... by T_{i + j} = 2 T_i T_j - T_{i - j}; compilers repeat shared terms, so chains are short."""
+    columns = [torch.ones_like(x), x]
+    for m in range(2, size):
+        columns.append(2.0 * columns[m // 2] * columns[m - m // 2] - columns[m % 2])
+    return torch.stack(columns[:size], dim=-1)
+
+
+def conditioned_table(like: Tensor, width: int, coefficients: tuple[tuple[tuple[float, ...], ...], ...]) -> Tensor:
+    """Return the coefficients, (Chebyshev orders, groups * size), which do not depend on the width."""
+    return torch.tensor(coefficients, dtype=torch.float64).permute(2, 0, 1).flatten(1).to(like)
+
+
+def conditioned_rows(
+    norm: Tensor, table: Tensor, groups: int, low: float, high: float, power: int, logarithmic: bool
+) -> Tensor:
+    """Return the coefficients of the functions of u at these norms (...,): (..., groups, size)."""
+    wide = norm
+    if len(table) == 1 or low == high:
+        out = table[0].to(norm).expand(*norm.shape, -1)
+    else:
+        wide = norm if norm.device.type == "mps" else norm.double()  # coefficients may cancel each other
+        inside = wide.clamp(low, high)
+        first, last = (math.log(low), math.log(high)) if logarithmic else (low, high)
+        place = ((inside.log() if logarithmic else inside) - 0.5 * (last + first)) / (0.5 * (last - first))
+        out = chebyshev(place, len(table)) @ table.to(wide)
+    out = out * wide.unsqueeze(-1) if power else out
+    return out.to(norm.dtype).unflatten(-1, (groups, -1))
+
+
+def conditioned_units(
+    before: Tensor,
+    x: Tensor,
+    table: Tensor,
+    basis: tuple[float, tuple[int, ...], int, bool],
+    norms: tuple[int, float, float, int, bool],
+) -> Tensor:
+    """Return elementary functions of u = w.x/|x| whose coefficients depend on |x|, in equal groups of units."""
+    norm = torch.linalg.vector_norm(x, dim=-1)
+    # smaller norms are taken as this one, so that derivatives stay finite
+    u = before / norm.clamp_min(max(torch.finfo(norm.dtype).tiny ** 0.5, 1e-30)).unsqueeze(-1)
+    rows = conditioned_rows(norm, table, *norms)
+    groups, units = rows.shape[-2], u.shape[-1]
+    if units % groups == 0:
+        return elementary(u.unflatten(-1, (groups, units // groups)), rows, *basis).flatten(-2)
+    parts = u.tensor_split(groups, -1)
+    return torch.cat([elementary(part, rows[..., h, :], *basis) for h, part in enumerate(parts)], dim=-1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,6 +104,10 @@ class Conditioned(NormUnits):
     power: int = 1
     logarithmic: bool = False
     name: ClassVar[str] = "norm_conditioned"
+    functions: ClassVar = (
+        *(horner, reinsch, chebyshev, even_singular, odd_singular, elementary, conditioned_rows),
+        *(conditioned_table, conditioned_units),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,15 +160,18 @@ class Conditioned(NormUnits):
     def continuous(self) -> bool:
         return not (self.singular and self.order == 0)
 
-    def table(self, like: Tensor, width: int = 0) -> Tensor:
-        """Return the coefficients as a tensor (Chebyshev orders, groups * size), which does not depend on the width."""
-        return self._table.to(like)
+    @property
+    def constants(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return (self.coefficients,)
+
+    @property
+    def settings(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.basis.settings, (self.groups, self.low, self.high, self.power, self.logarithmic)
 
     @functools.cached_property
     def _table(self) -> Tensor:
         with torch.inference_mode(False):
-            plain = torch.tensor(self.coefficients, dtype=torch.float64)
-            return plain.permute(2, 0, 1).reshape(plain.shape[2], -1)
+            return self.table(torch.empty(0, dtype=torch.float64), 0)
 
     @functools.cached_property
     def orders(self) -> Tensor:
@@ -117,77 +185,12 @@ class Conditioned(NormUnits):
             sizes = torch.einsum("kb,hbm->hkm", known, table).abs().sum(2).amax(0)
             return known[: needed(sizes.square()[:, None] * torch.arange(1.0, len(known) + 1.0)[:, None])]
 
-    def rows(self, norm: Tensor, table: Tensor | None = None) -> Tensor:
+    def rows(self, norm: Tensor) -> Tensor:
         """Return the coefficients of the functions of u at these norms (...,): shape (..., groups, size)."""
-        table = self._table if table is None else table
-        orders = len(table)
-        wide = norm
-        if orders == 1 or self.low == self.high:
-            out = table[0].to(norm).expand(*norm.shape, -1)
-        else:
-            wide = norm if norm.device.type == "mps" else norm.double()  # coefficients may cancel each other
-            inside, (centre, half) = wide.clamp(self.low, self.high), self.variable
-            place = ((inside.log() if self.logarithmic else inside) - centre) / half
-            out = chebyshev(place, orders) @ table.to(wide)
-        out = out * wide.unsqueeze(-1) if self.power else out
-        return out.to(norm.dtype).unflatten(-1, (self.groups, self.basis.size))
-
-    @property
-    def variable(self) -> tuple[float, float]:
-        """The centre and the half length of the range of the norm, or of its logarithm."""
-        low, high = (math.log(v) if self.logarithmic else v for v in (self.low, self.high))
-        return 0.5 * (high + low), 0.5 * (high - low)
-
-    def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
-        norm = row_norms(inputs)
-        # smaller norms are taken as this one, so that derivatives stay finite
-        least = max(torch.finfo(norm.dtype).tiny ** 0.5, 1e-30)
-        u = before / norm.clamp_min(least).unsqueeze(-1)
-        return self.basis.grouped(u, self.rows(norm, table))
+        return conditioned_rows(norm, self._table, *self.settings[1])
 
     def layer(self, qx: Tensor, qy: Tensor) -> ConditionedLayer:
         return ConditionedLayer(self, qx, qy)
-
-    def source_lines(self, name: str) -> list[str]:
-        table = [[[float(c) for c in row] for row in group] for group in self.coefficients]
-        (centre, half), log = self.variable, ".log()" if self.logarithmic else ""
-        position = f"(norm.clamp({self.low!r}, {self.high!r}){log} - {centre!r}) / {half!r}"
-        return [
-            f"{name.upper()} = {table!r}",
-            "",
-            "",
-            f"def {name}(before, x):",
-            '    """Units psi(w.x/|x|; |x|): elementary functions of u whose coefficients depend on the norm of x."""',
-            f"    table = before.new_tensor({name.upper()})  # groups, functions of u, Chebyshev orders of the norm",
-            "    norm = torch.linalg.vector_norm(x, dim=-1)",
-            *chebyshev_lines(position if half else "norm * 0", len(table[0][0])),
-            "    u = before / norm.clamp_min(1e-18)[..., None]",
-            "    rows = torch.einsum('...m,hbm->...hb', torch.stack(chebyshev, -1)[..., : table.shape[-1]], table)",
-            *(["    rows = rows * norm[..., None, None]"] if self.power else []),
-            "    groups = u.tensor_split(table.shape[0], -1)",
-            f"    return torch.cat([{name}_unit(part, rows[..., h, :]) for h, part in enumerate(groups)], -1)",
-            "",
-            "",
-            *self.basis.source_lines(f"{name}_unit"),
-        ]
-
-
-def chebyshev_lines(position: str, count: int) -> list[str]:
-    """Return the Chebyshev polynomials of a position as PyTorch source."""
-    return [
-        f"    t = {position}",
-        "    chebyshev = [torch.ones_like(t), t]",
-        f"    while len(chebyshev) < {count}:",
-        "        chebyshev.append(2 * t * chebyshev[-1] - chebyshev[-2])",
-    ]
-
-
-def chebyshev(x: Tensor, size: int) -> Tensor:
-    """Return T_0(x) ... by T_{i + j} = 2 T_i T_j - T_{i - j}; compilers repeat shared terms, so chains are short."""
-    columns = [torch.ones_like(x), x]
-    for m in range(2, size):
-        columns.append(2.0 * columns[m // 2] * columns[m - m // 2] - columns[m % 2])
-    return torch.stack(columns[:size], dim=-1)
 
 
 class ConditionedLayer:

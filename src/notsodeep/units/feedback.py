@@ -18,10 +18,40 @@ from torch import Tensor
 
 from ..activations.base import Activation, activation
 from ..errors import ActivationError
-from .conditioned import chebyshev, chebyshev_lines
-from .norm_units import NormUnits, row_norms
+from .conditioned import chebyshev
+from .norm_units import NormUnits
 
-_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # multiples of it are spread evenly, in an order that no weights know
+
+def feedback_table(like: Tensor, width: int, parts: tuple[tuple[float, ...], ...], gain: tuple[float, ...]) -> Tensor:
+    """Return the coefficients, row after row, those of the factor, and beta of every unit: one dimension."""
+    golden = (math.sqrt(5.0) - 1.0) / 2.0  # multiples of it are spread evenly, in an order that no weights know
+    spread = ((torch.arange(width, dtype=torch.float64) + 0.5) * golden) % 1.0
+    numbers = torch.tensor([c for row in (*parts, gain) for c in row], dtype=torch.float64)
+    return torch.cat([numbers, torch.special.ndtri(spread)]).to(like)
+
+
+def feedback_factors(norm: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+    """Return what each row of Chebyshev coefficients in (s - 1)/(s + 1) is at these norms."""
+    return (chebyshev((norm - 1.0) / (norm + 1.0), rows.shape[-1]) @ rows.mT.to(norm)).unbind(-1)
+
+
+def feedback_units(
+    before: Tensor,
+    x: Tensor,
+    table: Tensor,
+    phi: Callable[[Tensor], Tensor],
+    drive: float,
+    offset: float,
+    shape: tuple[int, int],
+    gains: int,
+) -> Tensor:
+    """Return units phi of w.x, of the w.x of the two units before and of a constant, with factors of s = |x|."""
+    norm, count = torch.linalg.vector_norm(x, dim=-1, keepdim=True), shape[0] * shape[1]
+    rows, gain, beta = table.tensor_split((count, count + gains))
+    linear, curved, *shared = feedback_factors(norm, rows.unflatten(0, shape))
+    argument = torch.addcmul(drive * before, linear, before.roll(1, -1)).addcmul(curved, before.roll(2, -1))
+    units = phi(torch.addcmul(argument, (norm + offset) * shared[0], beta) if shared else argument)
+    return feedback_factors(norm, gain.unsqueeze(0))[0] * units if gains else units
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,6 +68,7 @@ class Feedback(NormUnits):
     offset: float = 0.0
     gain: tuple[float, ...] = ()
     name: ClassVar[str] = "feedback"
+    functions: ClassVar = (chebyshev, feedback_factors, feedback_table, feedback_units)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,67 +93,30 @@ class Feedback(NormUnits):
     def continuous(self) -> bool:
         return self.base.continuous
 
-    def table(self, like: Tensor, width: int) -> Tensor:
-        """Return the coefficients, row after row, those of the factor, and beta of every unit: one dimension."""
-        spread = ((torch.arange(width, dtype=torch.float64) + 0.5) * _GOLDEN) % 1.0
-        gain = torch.tensor(self.gain, dtype=torch.float64)
-        return torch.cat([self._coefficients.T.flatten(), gain, torch.special.ndtri(spread)]).to(like)
+    @property
+    def constants(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.parts, self.gain
+
+    @property
+    def settings(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.base, self.drive, self.offset, (len(self.parts), len(self.parts[0])), len(self.gain)
 
     @functools.cached_property
     def _coefficients(self) -> Tensor:
         with torch.inference_mode(False):
-            return torch.tensor(self.parts, dtype=torch.float64).T
+            return torch.tensor(self.parts, dtype=torch.float64)
 
-    def amplitudes(self, norm: Tensor, coefficients: Tensor | None = None) -> tuple[Tensor, ...]:
+    def amplitudes(self, norm: Tensor) -> tuple[Tensor, ...]:
         """Return R, C and b at these norms."""
-        rows = self._coefficients if coefficients is None else coefficients
-        first, second, *shared = (chebyshev((norm - 1.0) / (norm + 1.0), len(rows)) @ rows.to(norm)).unbind(-1)
+        first, second, *shared = feedback_factors(norm, self._coefficients)
         return first, second, (norm + self.offset) * shared[0] if shared else torch.zeros_like(norm)
 
-    def factor(self, norm: Tensor, gain: Tensor | None = None) -> Tensor:
+    def factor(self, norm: Tensor) -> Tensor:
         """Return the factor of the units at these norms."""
-        if not self.gain:
-            return torch.ones_like(norm)
-        gain = norm.new_tensor(self.gain) if gain is None else gain
-        return chebyshev((norm - 1.0) / (norm + 1.0), len(self.gain)) @ gain.to(norm)
-
-    def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
-        norm, count = row_norms(inputs), self._coefficients.numel()
-        parts, gain, beta = table.tensor_split((count, count + len(self.gain)))
-        rows = parts.unflatten(0, (len(self.parts), -1)).T
-        linear, curved, shared = (part.unsqueeze(-1) for part in self.amplitudes(norm, rows))
-        argument = torch.addcmul(self.drive * before, linear, before.roll(1, -1)).addcmul(curved, before.roll(2, -1))
-        units = self.base(torch.addcmul(argument, shared, beta) if len(self.parts) == 3 else argument)
-        return self.factor(norm, gain).unsqueeze(-1) * units if self.gain else units
+        return feedback_factors(norm, norm.new_tensor([self.gain]))[0] if self.gain else torch.ones_like(norm)
 
     def at(self, domain: Any, points: Any) -> tuple[Any, Any]:
         return domain.units(functools.partial(FeedbackLayer, self, domain.layer), points)
-
-    def source_lines(self, name: str) -> list[str]:
-        rows = [[float(c) for c in row] for row in self.parts]
-        end = " + parts[2] * beta" if len(rows) == 3 else ""
-        shared = [
-            f"    spread = ((torch.arange(before.shape[-1], dtype=torch.float64) + 0.5) * {_GOLDEN!r}) % 1.0",
-            f"    beta = torch.special.ndtri(spread).to(before) * (norm + {self.offset!r})",
-        ]
-        gain = "parts[-1] * " if self.gain else ""
-        rows += [list(self.gain)] if gain else []
-        return [
-            f"{name.upper()} = {rows!r}",
-            "",
-            "",
-            f"def {name}(before, x):",
-            '    """Units phi of w.x, of the w.x of the two units before and of a constant, with factors of |x|."""',
-            "    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)",
-            *chebyshev_lines("(norm - 1) / (norm + 1)", max(map(len, rows))),
-            f"    parts = [sum(c * p for c, p in zip(row, chebyshev)) for row in {name.upper()}]",
-            *(shared if end else []),
-            "    feedback = parts[0] * before.roll(1, -1) + parts[1] * before.roll(2, -1)",
-            f"    return {gain}{name}_phi({self.drive!r} * before + feedback{end})",
-            "",
-            "",
-            *self.base.source_lines(f"{name}_phi"),
-        ]
 
 
 class FeedbackLayer:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -16,10 +17,14 @@ from ..errors import ActivationError
 class NormUnits(Activation):
     """A layer of units psi_i(w_i.x, |x|), which is no elementwise function; this class is abstract.
 
-    A subclass gives :meth:`table` and :meth:`formula`. The formula has no control flow that depends on data, so that
-    torch can differentiate, compile and export it.
+    A subclass names functions of torch alone, or gives :meth:`table` and :meth:`formula`. They have no control flow
+    that depends on data, so that torch can differentiate, compile and export them.
     """
 
+    functions: ClassVar[tuple[Callable[..., Any], ...]] = ()
+    """What the last two need, and these: ``f(like, width, *constants)`` and ``f(before, x, table, *settings)``."""
+    constants: tuple[Any, ...]
+    settings: tuple[Any, ...]
     conical: ClassVar[bool] = False  # they bring logarithms of the angle
 
     def __reduce__(self) -> tuple[Any, ...]:  # cached properties are not pickled
@@ -43,11 +48,29 @@ class NormUnits(Activation):
 
     def table(self, like: Tensor, width: int) -> Tensor:
         """Return the constants of a layer of this width, with the dtype and on the device of ``like``."""
-        raise NotImplementedError
+        return self.functions[-2](like, width, *self.constants)
 
     def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
         """Return the layer as one expression of torch functions."""
-        raise NotImplementedError
+        return self.functions[-1](before, inputs, table, *self.settings)
+
+    def source_lines(self, name: str) -> list[str]:
+        if not self.functions:
+            return super().source_lines(name)
+        bases = [value for value in self.settings if isinstance(value, Activation)]
+        numbers = [f"{name}_phi" if value in bases else repr(value) for value in self.settings]
+        table, units = (function.__name__ for function in self.functions[-2:])
+        sources = [inspect.getsource(function).splitlines() for function in self.functions]
+        return [
+            *(
+                line
+                for source in (*sources, *(phi.source_lines(f"{name}_phi") for phi in bases))
+                for line in (*source, "", "")
+            ),
+            f"def {name}(before, x):",
+            f"    table = {table}(before, before.shape[-1], {', '.join(map(repr, self.constants))})",
+            f"    return {units}(before, x, table, {', '.join(numbers)})",
+        ]
 
     def units(self, before: Tensor, inputs: Tensor, table: Tensor | None = None) -> Tensor:
         """Return the layer at ``before`` = W x of shape (..., width) and ``inputs`` = x of shape (..., p)."""

@@ -5,9 +5,7 @@ v = w.y/|y| jointly normal of correlation rho, P = P(u > t, v > t), and Q = P(xi
 
     E[relu(u - t) relu(v - t)] = (rho + t^2) P - 2 t n(t) Q + sqrt(1 - rho^2) exp(-t^2/(1 + rho)) / (2 pi),
 
-n the normal density; its derivative in rho is P (Price), and that of P is the bivariate density at (t, t). A gated unit
-is v f'(w.x - t |x|) with the pre-activation v of the unit before it: its kernel is |x| |y| rho times that derivative,
-which is what the hidden weights of an ordinary unit bring to an NTK.
+n the normal density; its derivative in rho is P (Price), and that of P is the bivariate density at (t, t).
 """
 
 from __future__ import annotations
@@ -25,23 +23,42 @@ from torch import Tensor
 
 from .._arrays import Array
 from ..errors import ActivationError
-from .norm_units import NormUnits, row_norms
+from .norm_units import NormUnits
+
+
+def threshold_table(
+    like: Tensor, width: int, thresholds: tuple[float, ...], weights: tuple[float, ...], edges: tuple[float, ...]
+) -> Tensor:
+    """Return the threshold and the gain of every unit; ``edges`` are cumulative shares of the units: (2, width)."""
+    counts = torch.tensor([round(width * edge) for edge in edges]).diff()
+    gains = (width * torch.tensor(weights, dtype=torch.float64) / counts.clamp_min(1)).sqrt()
+    columns = torch.stack([torch.tensor(thresholds, dtype=torch.float64), gains])
+    return columns.repeat_interleave(counts, dim=1).to(like)
+
+
+def threshold_units(before: Tensor, x: Tensor, table: Tensor, leak: float) -> Tensor:
+    """Return units f(w.x - t |x|), f a leaky ReLU: ordinary units whose thresholds grow with the norm of x."""
+    thresholds, gains = table
+    above = torch.addcmul(before, torch.linalg.vector_norm(x, dim=-1, keepdim=True), thresholds, value=-1.0)
+    return torch.nn.functional.leaky_relu(above, leak) * gains
 
 
 @dataclass(frozen=True, repr=False)
 class Thresholds(NormUnits):
     """A layer of units f(w.x - t |x|) with E[psi(x) psi(y)] = |x| |y| sum_t weights_t k_t(rho).
 
-    f(z) = z for z > 0 and ``leak`` z below; the last ``gated`` thresholds are those of gated units. A threshold has
-    units in proportion to its part of the diagonal, so that every unit counts; a gain makes up for the rest, and for
-    the rounding of their number.
+    f(z) = z for z > 0 and ``leak`` z below. A threshold has units in proportion to its share of the diagonal, so that
+    every unit counts; a gain makes up for the rest, and for the rounding of their number.
     """
 
     thresholds: tuple[float, ...]
     weights: tuple[float, ...]
     leak: float = 0.0
-    gated: int = 0
     name: ClassVar[str] = "thresholds"
+    kinks: ClassVar[tuple[float, ...]] = (0.0,)
+    homogeneity: ClassVar[float] = 1.0
+    continuous: ClassVar[bool] = True
+    functions: ClassVar = (threshold_table, threshold_units)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,44 +68,19 @@ class Thresholds(NormUnits):
             raise ActivationError(
                 f"Thresholds takes one positive weight per threshold, got {self.thresholds} and {self.weights}"
             )
-        if isinstance(self.gated, bool) or not isinstance(self.gated, int) or not 0 <= self.gated < len(self.weights):
-            raise ActivationError(
-                f"Thresholds: gated must be a number from 0 to {len(self.weights) - 1}, got {self.gated!r}"
-            )
         if not -1.0 <= self.leak <= 1.0:
             raise ActivationError(f"Thresholds: leak must be in [-1, 1], got {self.leak}")
 
     def __repr__(self) -> str:
         listing = ", ".join(f"{t:.4g}" for t in self.thresholds)
         leaky = f", leak={self.leak:.4g}" if self.leak else ""
-        gates = f", the last {self.gated} of them gates" if self.gated else ""
-        return f"Thresholds(relu(w.x - t|x|), t = {listing}{leaky}{gates})"
-
-    @property
-    def kinks(self) -> tuple[float, ...]:
-        return (0.0,)
-
-    @property
-    def homogeneity(self) -> float | None:
-        return 1.0
-
-    @property
-    def continuous(self) -> bool:
-        return not self.gated
+        return f"Thresholds(relu(w.x - t|x|), t = {listing}{leaky})"
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The part of the units that has each threshold."""
-        diagonal = self.profiles(np.ones(1))[0][:, 0] * np.asarray(self.weights)
+        """The share of the units that has each threshold."""
+        diagonal = threshold_profiles(np.ones(1), self.thresholds, self.leak)[0][:, 0] * np.asarray(self.weights)
         return tuple((diagonal / diagonal.sum()).tolist())
-
-    def profiles(self, rho: Array) -> tuple[Array, Array]:
-        """Return the kernels at norm one of units of each threshold, with slopes in rho: (thresholds, len(rho))."""
-        value, slope = threshold_profiles(rho, self.thresholds, self.leak)
-        if not self.gated:
-            return value, slope
-        gate = np.arange(len(value))[:, None] >= len(value) - self.gated
-        return np.where(gate, rho * slope, value), np.where(gate, slope + rho * self.densities(rho), slope)
 
     def densities(self, rho: Array) -> Array:
         """Return the second derivative of k_t of ordinary units, infinite at rho = 1 and read as at 1 - 1e-12 there."""
@@ -96,44 +88,16 @@ class Thresholds(NormUnits):
         decayed = _decayed(np.asarray(self.thresholds)[:, None], inside)
         return (1.0 - self.leak) ** 2 * decayed / (2.0 * math.pi * np.sqrt((1.0 - inside) * (1.0 + inside)))
 
-    def table(self, like: Tensor, width: int) -> Tensor:
-        """Return the threshold and the gain of every unit, and 1 for a gated unit, else 0: (3, width)."""
-        counts = torch.tensor([round(width * s) for s in accumulate(self.shares, initial=0.0)]).diff()
-        gains = (width * torch.tensor(self.weights, dtype=torch.float64) / counts.clamp_min(1)).sqrt()
-        gates = torch.arange(len(counts)) >= len(counts) - self.gated
-        columns = torch.stack([torch.tensor(self.thresholds, dtype=torch.float64), gains, gates.double()])
-        return columns.repeat_interleave(counts, dim=1).to(like)
+    @property
+    def constants(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.thresholds, self.weights, tuple(accumulate(self.shares, initial=0.0))
 
-    def formula(self, before: Tensor, inputs: Tensor, table: Tensor) -> Tensor:
-        thresholds, gains, gates = table
-        above = torch.addcmul(before, row_norms(inputs).unsqueeze(-1), thresholds, value=-1.0)
-        units = torch.nn.functional.leaky_relu(above, self.leak)
-        if self.gated:
-            units = torch.where(gates > 0, torch.where(above > 0, 1.0, self.leak) * before.roll(1, -1), units)
-        return units * gains
+    @property
+    def settings(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return (self.leak,)
 
     def layer(self, qx: Tensor, qy: Tensor) -> ThresholdsLayer:
         return ThresholdsLayer(self, qx, qy)
-
-    def source_lines(self, name: str) -> list[str]:
-        edges = list(accumulate(self.shares, initial=0.0))
-        gates = [
-            f"    first = edges[{-1 - self.gated}]",
-            f"    gates = torch.where(above[..., first:] > 0, 1.0, {self.leak!r}) * before.roll(1, -1)[..., first:]",
-            f"    ordinary = torch.nn.functional.leaky_relu(above[..., :first], {self.leak!r})",
-            "    return torch.cat([ordinary, gates], -1) * gain",
-        ]
-        return [
-            f"def {name}(before, x):",
-            '    """Units f(w.x - t |x|): ordinary units whose thresholds grow with the norm of x."""',
-            f"    edges = [round(before.shape[-1] * e) for e in {edges!r}]",
-            "    counts = torch.tensor(edges, device=before.device).diff()",
-            f"    t = before.new_tensor({list(self.thresholds)!r}).repeat_interleave(counts)",
-            f"    weights = before.new_tensor({list(self.weights)!r})",
-            "    gain = (before.shape[-1] * weights / counts.clamp_min(1)).sqrt().repeat_interleave(counts)",
-            "    above = before - torch.linalg.vector_norm(x, dim=-1, keepdim=True) * t",
-            *(gates if self.gated else [f"    return torch.nn.functional.leaky_relu(above, {self.leak!r}) * gain"]),
-        ]
 
 
 def threshold_profiles(rho: Array, thresholds: Sequence[float] | Array, leak: float = 0.0) -> tuple[Array, Array]:
@@ -181,11 +145,11 @@ class _Profile(torch.autograd.Function):
         ctx.save_for_backward(rho)
         ctx.phi, ctx.order = phi, order
         points = rho.detach().numpy()
-        profiles = phi.profiles(points)[order] if order < 2 else phi.densities(points)
+        profiles = threshold_profiles(points, phi.thresholds, phi.leak)[order] if order < 2 else phi.densities(points)
         return torch.from_numpy(np.asarray(phi.weights) @ profiles)
 
     @staticmethod
     def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None, None]:
-        if ctx.order == (1 if ctx.phi.gated else 2):
+        if ctx.order == 2:
             raise ActivationError("a further derivative of the kernel of units with thresholds is not available")
         return grad[0] * _Profile.apply(ctx.saved_tensors[0], ctx.phi, ctx.order + 1), None, None

@@ -19,7 +19,7 @@ from ...gaussian import hermite_coefficients
 from ...kernels.jets import DEGREE, LayerJet, hermite_layer, implicit_covariance, index
 from ...networks import ENN
 from .._limits import LIMITS
-from ..solver import Draft, Refusal, Solved, best_of, jet_of, solve
+from ..solver import Draft, Solved, best_of, jet_of, solve
 from ..target import Target
 
 
@@ -160,25 +160,16 @@ def _rescaled(target: Target, a: Array, slope: float) -> Array:
 # ---- the families ------------------------------------------------------------------------------------------
 
 
-def quadratic(target: Target) -> Draft | Refusal:
+def quadratic(target: Target) -> Draft:
     """Design layers a x^2 + b x + c, as many as the theory asks for."""
     depth = 1 if target.one_layer else 2
     design = HermiteDesign(((1,),) if target.odd else ((1, 2),) * depth, target.size)
     start = [single_start(target)] if depth == 1 else outer_start(target, 2)
-    solution = solve(target, design, design.pack(start))
-    if not solution.feasible:
-        return Refusal(
-            f"quadratic layers ({depth} of them) have too few free numbers once the gauge is fixed: the best misses "
-            f"by {100 * solution.residual:.3g} %",
-            "Use family='hermite': one more order solves it",
-            solution.residual,
-        )
-    draft = solution.draft("quadratic", target.depth_reason)
-    assert isinstance(draft, Draft)
+    draft = solve(target, design, design.pack(start)).draft("quadratic", target.depth_reason)
     return replace(draft, network=ENN([_as_quadratic(phi) for phi in draft.network.activations]))
 
 
-def hermite(target: Target) -> Draft | Refusal:
+def hermite(target: Target) -> Draft:
     """Design one polynomial layer where it will do, else two; with learning rates where an NTK needs or likes them."""
     if target.odd or target.one_layer:
         return _single(target).draft("hermite", f"{target.depth_reason}; a polynomial reaches every ratio")

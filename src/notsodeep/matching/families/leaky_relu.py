@@ -18,7 +18,7 @@ from ...activations import Activation, LeakyReLU
 from ...kernels.jets import TERMS, LayerJet, layer_of
 from ...networks import ENN
 from .._limits import LIMITS
-from ..solver import Draft, Refusal, best_of, solve
+from ..solver import Draft, best_of, refusal, solve
 from ..target import Target, make_target
 from .odd import linear_layer
 
@@ -55,23 +55,20 @@ class LeakyDesign:
         return [phi.centred(at=tau0) for phi in out]
 
 
-def leaky_relu(target: Target) -> Draft | Refusal:
+def leaky_relu(target: Target) -> Draft:
     """Design one layer, two of a CK, or two with learning rates of an NTK."""
     if (linear := linear_layer(target)) is not None:
         layer = LeakyReLU(slope=linear.slope, gain=linear.slope)
         return Draft(ENN([layer]), "leaky_relu", f"{target.depth_reason}; the DEQ is linear")
     if target.even:
-        return Refusal("Leaky-ReLU layers are for DEQs with a linear part (c1 > 0)", "Use family='hermite'")
+        raise refusal("Leaky-ReLU layers are for DEQs with a linear part (c1 > 0)", "Use family='hermite'")
     ck = make_target(target.deq, target.tau0, "ck") if target.tangent else target
-    if (refused := _inhomogeneous(ck)) is not None:
-        return refused
+    _check_homogeneous(ck)
     if target.one_layer:
         start = np.array(_halves(target.normalised[0]))  # c2 and c3 are then checked by the certificate
         solution = solve(target, LeakyDesign(1, target.size), start)
         return solution.draft("leaky_relu", target.depth_reason)
     shares = _shares(ck)
-    if isinstance(shares, Refusal):
-        return shares
     if not target.tangent:
         solution = solve(target, LeakyDesign(2, target.size), _packed(shares))
         return solution.draft("leaky_relu", f"{target.depth_reason}; the DEQ is homogeneous, as Leaky-ReLU is")
@@ -89,7 +86,7 @@ def leaky_relu(target: Target) -> Draft | Refusal:
 FAMILIES = {"leaky_relu": leaky_relu}
 
 
-def _shares(target: Target) -> tuple[float, float] | Refusal:
+def _shares(target: Target) -> tuple[float, float]:
     """Return (p, u) of the two-layer CK twin, on the branch where layer 1 is the more linear one.
 
     That branch continues the design that copies the DEQ's equation: as sigma_a2 -> 0, layer 1 becomes linear.
@@ -102,7 +99,7 @@ def _shares(target: Target) -> tuple[float, float] | Refusal:
     low = minimize_scalar(bend, bounds=(t1, 1.0), method="bounded", options={"xatol": 1e-12})
     if bend(low.x) > 0.0 or bend(t1) < 0.0:
         side = "small" if bend(low.x) > 0.0 else "large"
-        return Refusal(
+        raise refusal(
             f"two Leaky-ReLU layers reach c3 tau0^4/diagonal in [{F * bend(low.x) + t3:.6g}, {F * (1.0 - t1):.6g}] at "
             f"this c1; the DEQ has {t3:.6g}, too {side}",
             "Use family='hermite'",
@@ -111,18 +108,17 @@ def _shares(target: Target) -> tuple[float, float] | Refusal:
     return t1 / u, u
 
 
-def _inhomogeneous(ck: Target) -> Refusal | None:
+def _check_homogeneous(ck: Target) -> None:
     """Refuse what only homogeneous DEQs meet; of an NTK the CK decides."""
     t1, t2, _ = ck.normalised
     gap = abs(2.0 * t2 - F * (1.0 - t1)) / max(2.0 * t2, LIMITS.smallest_number)
-    if gap <= LIMITS.feasible:
-        return None
-    return Refusal(
-        "Leaky-ReLU layers force 2 (pi - 2) c2 tau0^4 + c1 tau0^2 = diagonal, which only (Leaky-)ReLU DEQs meet; "
-        f"here c2 would have to change by {100 * gap:.3g} %",
-        "Use family='hermite'",
-        gap,
-    )
+    if gap > LIMITS.feasible:
+        raise refusal(
+            "Leaky-ReLU layers force 2 (pi - 2) c2 tau0^4 + c1 tau0^2 = diagonal, which only (Leaky-)ReLU DEQs meet; "
+            f"here c2 would have to change by {100 * gap:.3g} %",
+            "Use family='hermite'",
+            gap,
+        )
 
 
 def _packed(shares: tuple[float, float]) -> Array:

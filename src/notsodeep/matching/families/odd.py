@@ -23,16 +23,15 @@ from ...activations import HardTanh, Linear
 from ...kernels.jets import TERMS, explicit_jets, layers_of
 from ...networks import ENN
 from .._limits import LIMITS
-from ..solver import Draft, Refusal
+from ..solver import Draft, refusal
 from ..target import Target
 
 
-def hard_tanh(target: Target) -> Draft | Refusal:
+def hard_tanh(target: Target) -> Draft:
     """Design the Hard-Tanh layer, or a linear one where the DEQ is linear."""
     full = target.kernel == "ntk"
     ratio = target.normalised[0]
-    if not target.odd:
-        return _not_odd(target, "Hard-Tanh")
+    _check_odd(target, "Hard-Tanh")
     reason = f"{target.depth_reason}; {{}} is the cheapest activation with these numbers"
     if (linear := linear_layer(target)) is not None:
         return Draft(ENN([linear]), "linear", reason.format("a linear layer"))
@@ -44,7 +43,7 @@ def hard_tanh(target: Target) -> Draft | Refusal:
     low, high = 1e-7, 40.0
     if gap(low) > LIMITS.feasible * ratio:
         least = 0.0 if full else 2.0 / math.pi
-        return Refusal(
+        raise refusal(
             f"one Hard-Tanh layer needs c1 tau0^2/diagonal in [{'0' if full else '2/pi'}, 1] = [{least:.6f}, 1]; "
             f"the DEQ has {ratio:.6g}, {'too near 0' if full else f'below by {least - ratio:.3g}'}",
             "Use family='hermite', whose single odd layer reaches all of (0, 1]",
@@ -57,10 +56,11 @@ def hard_tanh(target: Target) -> Draft | Refusal:
     return Draft(ENN([layer]), "hard_tanh", reason.format("Hard-Tanh"))
 
 
-def _not_odd(target: Target, layer: str) -> Refusal:
+def _check_odd(target: Target, layer: str) -> None:
     _, t2, t3 = target.normalised
-    told = f"c2 tau0^4/diagonal = {t2:.4g} and c3 tau0^4/diagonal = {t3:.4g}"
-    return Refusal(f"{layer} is odd, so its c2 and c3 vanish; the DEQ has {told}", residual=max(t2, t3))
+    if not target.odd:
+        told = f"c2 tau0^4/diagonal = {t2:.4g} and c3 tau0^4/diagonal = {t3:.4g}"
+        raise refusal(f"{layer} is odd, so its c2 and c3 vanish; the DEQ has {told}", residual=max(t2, t3))
 
 
 def linear_layer(target: Target) -> Linear | None:
@@ -83,21 +83,20 @@ def _shape_numbers(z: float) -> tuple[float, float]:
 # ---- the activation itself -------------------------------------------------------------------------------------
 
 
-def skip(target: Target) -> Draft | Refusal:
+def skip(target: Target) -> Draft:
     """Find the best scale; with learning rates where they lower the cost of the next orders ten times."""
     reason = f"{target.depth_reason}; the DEQ's own activation with a linear term, its scale spent on the next orders"
     if (linear := linear_layer(target)) is not None:
         return Draft(ENN([linear]), "skip", reason)
-    if not target.odd:
-        return _not_odd(target, "a layer of family='skip'")
+    _check_odd(target, "a layer of family='skip'")
     if target.even:
-        return Refusal(
+        raise refusal(
             f"the DEQ has no linear part at tau0 = {target.tau0:.6g} (c1 = 0), nothing for a linear term to match",
             "Use family='hermite'",
         )
     best = best_layer(target)
     if best is None:
-        return Refusal(
+        raise refusal(
             f"{target.deq.activation!r} is odd at the scale of these data only, not when its input is scaled",
             "Use family='hermite'",
         )

@@ -51,9 +51,9 @@ def match_one_layer(
         The number of kinds. ``"auto"`` takes the fewest within ``tol``; a given number is used whatever bound it
         reaches.
     units : {"auto", "conditioned", "thresholds"}
-        ``"conditioned"``: elementary functions of w.x/|x| whose coefficients depend on |x|. ``"thresholds"``: for
-        homogeneous DEQs, ordinary units relu(w.x - t |x|), which cost less and reach about 1e-5 for the CK and the
-        frozen NTK, 2e-4 for the NTK, by their readout. ``"auto"``: thresholds where they are within ``tol``.
+        ``"conditioned"``: elementary functions of w.x/|x| whose coefficients depend on |x|. ``"thresholds"``: for the
+        CK of homogeneous DEQs, ordinary units relu(w.x - t |x|), which cost less and reach about 1e-5. ``"auto"``:
+        thresholds where they are within ``tol``.
     trains : {"auto", "readout", "all"}
         What the twin trains. ``"readout"``: its CK is the DEQ's kernel, a convex problem. ``"all"``: its NTK is.
         ``"auto"``: all weights for the NTK of a homogeneous DEQ, the readout otherwise.
@@ -78,8 +78,8 @@ def match_one_layer(
     >>> twin.depth, twin.kinds, twin.bound < 2.5e-5
     (1, 2, True)
     """
-    _check(deq, tol, kinds, units)
     check_kernels(deq, (kernel,))
+    _check(deq, kernel, tol, kinds, units)
     deq.check_driven()
     if check:
         deq.check_contraction()
@@ -87,7 +87,7 @@ def match_one_layer(
         raise InfeasibleMatchError(f"the kernel of {deq!r} is zero for every input: there is nothing to match")
     box = _check_range(norms)
     unbounded = box[1] == math.inf
-    rule = _rule(deq, kernel, trains, units, unbounded)
+    rule = _rule(deq, kernel, trains, unbounded)
     if not (deq.homogeneous or unbounded):
         return _twin(deq, kernel, ranged.design(deq, kernel, box, tol, kinds, rule), box, rule)
     if kinds not in ("auto", 1):
@@ -156,30 +156,31 @@ def _check_range(norms: tuple[float, float] | None) -> tuple[float, float]:
     return low, high
 
 
-def _check(network: Any, tol: float, kinds: int | str, units: str) -> None:
+def _check(network: Any, kernel: Kernel, tol: float, kinds: int | str, units: str) -> None:
     if not 0.0 < tol < math.inf:
         raise InvalidInputError(f"tol must be a positive, finite number, got {tol!r}")
     if isinstance(kinds, int) and not 1 <= kinds <= LIMITS.most_kinds:
         raise InvalidInputError(f"kinds must be 'auto' or 1 ... {LIMITS.most_kinds}, got {kinds!r}")
-    if units == "thresholds" and not (network.plain and network.homogeneous):
-        raise InvalidInputError(f"units='thresholds' needs a homogeneous DEQ, got {network!r}; use units='conditioned'")
+    if units == "thresholds" and not (kernel == "ck" and network.plain and network.homogeneous):
+        raise InvalidInputError(
+            f"units='thresholds' is for the CK of a homogeneous DEQ, got the {kernel} of {network!r}; use "
+            "units='conditioned'"
+        )
 
 
-def _rule(network: Network, kernel: Kernel, trains: Trains | Literal["auto"], units: str, unbounded: bool) -> Trains:
+def _rule(network: Network, kernel: Kernel, trains: Trains | Literal["auto"], unbounded: bool) -> Trains:
     everywhere = unbounded and not network.homogeneous
     if trains == "all" and kernel != "ntk":
         raise InvalidInputError(
             f"one layer that trains all its weights has an NTK; for {kernel!r} only the readout trains"
         )
-    if trains == "all" and units == "thresholds":
-        raise InvalidInputError("of threshold units only the readout trains; take units='conditioned' or leave trains")
     if trains == "readout" and kernel == "ntk" and everywhere:
         raise InvalidInputError(
             "for all norms a layer has the NTK if all its weights train; leave trains, or end norms"
         )
     if trains != "auto":
         return trains
-    return "all" if kernel == "ntk" and (everywhere or (network.homogeneous and units != "thresholds")) else "readout"
+    return "all" if kernel == "ntk" and (everywhere or network.homogeneous) else "readout"
 
 
 # ---- the record ------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ import numpy as np
 from ..._caches import cached
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
+from ...units.elementary import parseval_root
 from ...units.norm_units import NormUnits
-from ...units.projections import parseval_root
 from .._limits import LIMITS
 from ..certificates import Supremum, Tried
 from .orders import Array, KernelOrders, cell_least, grid_excess, grid_slack, quadratic
@@ -157,7 +157,7 @@ def _powers(count: int) -> Array:
 def _whole(target: KernelOrders, fitted: UnitFit, trained: bool) -> Array:
     """Return the kernel of the units at parallel inputs with the norms of the nodes, all orders together: (N, N).
 
-    By quadrature of the units (:func:`projections.step` bounds its error), not from a table of orders.
+    By quadrature of the units (:func:`elementary.step` bounds its error), not from a table of orders.
     """
     at_nodes = (fitted.values * np.sqrt(np.diag(target.total))).reshape(len(fitted.values), -1)
     roots = [parseval_root(fitted.basis, slopes).numpy() for slopes in (False, True)[: 1 + trained]]

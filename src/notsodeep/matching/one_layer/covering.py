@@ -62,7 +62,7 @@ class _Far:
 
     @staticmethod
     def of(phi: Activation) -> _Far | None:
-        suprema = None if any(phi.slope_jumps()) or not phi.continuous else phi.suprema or _sampled(phi)
+        suprema = None if any(phi.slope_jumps()) or not phi.continuous else phi.suprema
         if suprema is None:
             return None
         low, high = (float(phi.derivative(side * 1e6)) for side in (-1.0, 1.0))
@@ -82,15 +82,6 @@ class _Far:
             1.01 * spread,
             1.01 * step if bounded else math.inf,
         )
-
-
-def _sampled(phi: Activation) -> tuple[float, float] | None:
-    """Bound |phi''| and |x phi' - phi| by twice what a grid shows; ``None`` where the second grows without end."""
-    x = np.sinh(np.linspace(-14.0, 14.0, 200_001))
-    radial = np.abs(x * phi.derivative(x) - phi(x))
-    if radial.max() > 1.1 * radial[np.abs(x) < 1e4].max():
-        return None
-    return 2.0 * float(np.abs(phi.second_derivative(x)).max()), 2.0 * float(radial.max())
 
 
 def _at(deq: DEQ, layer: Feedback, s: Array) -> tuple[Array, Array, Array]:

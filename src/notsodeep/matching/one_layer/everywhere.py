@@ -35,7 +35,6 @@ FAMILY = "feedback"
 _SPAN = 1e-3, 1e3  # norms: beyond them kernels are at their limits
 _NORMS = (1.0 + chebyshev_nodes(65)) / (1.0 - chebyshev_nodes(65))
 _SEARCHED = "no pair of inputs is more than a tenth worse than the worst that a search over norms and angles found"
-_SAMPLED = "the function bends and departs from its straight lines at most twice as much as at 200,001 points"
 
 
 def design(deq: Any, kernel: Kernel) -> LayerDesign:
@@ -70,8 +69,8 @@ def design(deq: Any, kernel: Kernel) -> LayerDesign:
 def _with_diagonal(grid: _Pairs, layer: Feedback, rate: float) -> Feedback:
     """Give the units the factor of the norm with which their kernel has the DEQ's diagonal."""
     squares = torch.from_numpy(_NORMS**2)
-    along = _sum(_shares(diagonal, layer, bool(rate), squares), rate)
-    (gain,) = _series((grid.diagonal(squares) / along).sqrt().numpy()[None], 1e-7)
+    readout, hidden = _shares(diagonal, layer, bool(rate), squares)
+    (gain,) = _series((grid.diagonal(squares) / (readout + rate * hidden)).sqrt().numpy()[None], 1e-7)
     return replace(layer, gain=tuple(gain.tolist()))
 
 
@@ -88,8 +87,7 @@ def _proof(grid: _Pairs, layer: Feedback, rate: float) -> Supremum:
     bound = prove(grid.deq, layer, float(errors[worst])) if grid.kernel == "ck" else math.inf
     if not math.isfinite(bound):
         return _search(grid, layer, rate)
-    assumes = "" if grid.deq.activation.suprema else _SAMPLED
-    return Supremum(bound, float(errors[worst]), float(np.cos(grid.place[2, worst])), assumes)
+    return Supremum(bound, float(errors[worst]), float(np.cos(grid.place[2, worst])))
 
 
 def _layer(deq: DEQ, shared: float) -> Feedback:
@@ -135,16 +133,15 @@ class _Pairs:
 
     def errors(self, layer: Feedback, rate: float = 0.0) -> Array:
         """Return |k - k_layer| / sqrt(k(x, x) k(y, y))."""
-        return np.asarray(
-            (_sum(_shares(pairwise, layer, bool(rate), *self.pairs), rate) - self.truth).abs() / self.scale
-        )
+        readout, hidden = _shares(pairwise, layer, bool(rate), *self.pairs)
+        return np.asarray((readout + rate * hidden - self.truth).abs() / self.scale)
 
     def scaled_errors(self, layer: Feedback, rates: Sequence[float]) -> list[float]:
         """Return the largest error at each rate, with a factor of the norm that gives the layer the diagonal."""
-        pairs = _shares(pairwise, layer, any(rates), *self.pairs)
-        along = _shares(diagonal, layer, any(rates), torch.stack(self.pairs[:2]))
-        errors = [_sum(pairs, rate) / _sum(along, rate).prod(0).sqrt() - self.truth / self.scale for rate in rates]
-        return [float(error.abs().max()) for error in errors]
+        readout, hidden = _shares(pairwise, layer, any(rates), *self.pairs)
+        steady, moving = _shares(diagonal, layer, any(rates), torch.stack(self.pairs[:2]))
+        scaled = [(readout + rate * hidden) / (steady + rate * moving).prod(0).sqrt() for rate in rates]
+        return [float((kernel - self.truth / self.scale).abs().max()) for kernel in scaled]
 
 
 def _shares(evaluate: Any, layer: Feedback, tangent: bool, *places: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,12 +149,6 @@ def _shares(evaluate: Any, layer: Feedback, tangent: bool, *places: Tensor) -> t
     names = ("ck", "ntk") if tangent else ("ck",)
     kernels = evaluate(ENN([layer]), *places, names, check=False)
     return kernels["ck"], kernels[names[-1]] - kernels["ck"]
-
-
-def _sum(shares: tuple[Tensor, Tensor], rate: float) -> Tensor:
-    """Return the kernel of a layer whose hidden weights train at a rate."""
-    readout, hidden = shares
-    return readout + rate * hidden
 
 
 def _search(pairs: _Pairs, layer: Feedback, rate: float = 0.0) -> Supremum:

@@ -2,28 +2,32 @@
 
 There g_k(s, t) = s t b_k, so psi needs the Hermite coefficients +-sqrt(b_k), and the error at cosine rho is
 sum_k (c_k^2 - b_k) rho^k. The first orders are bounded as a polynomial in the cosine, the later ones by their absolute
-values, those beyond the table by what the kernel at rho = +-1 and Parseval's identity leave.
+values, those beyond the table by what the kernel at rho = +-1 and Parseval's identity leave. Ordinary units
+f(w.x - t |x|) cost less, and a grid of angles proves their bound.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.optimize import linprog
 
 from ...activations import Parity
+from ...errors import ConvergenceError
 from ...kernels import pairwise
 from ...kernels.series import norm_series, series_radius
-from ...networks import Kernel, Network
-from ...units import Basis, Conditioned
-from ...units.projections import SINGULAR_TERMS, basis_coefficients, tail_gram
+from ...networks import ENN, Kernel, Network
+from ...units import Basis, Conditioned, NormUnits, Thresholds
+from ...units.elementary import SINGULAR_TERMS, basis_coefficients, tail_gram
+from ...units.thresholds import threshold_profiles
 from .._limits import LIMITS
 from ..certificates import Supremum, Tried
 from ..twin import Trains
-from . import thresholds
 from .bound import LayerDesign
 from .orders import Array, grid_excess, grid_slack
 from .units import FAMILY, UnitFit, gains, signs, smallest
@@ -45,10 +49,8 @@ class Profile:
 
 def profile(network: Network, kernel: Kernel) -> Profile:
     """Return the kernel of a homogeneous network at norm one."""
-    one = torch.ones(2, dtype=torch.float64)
-    ends = pairwise(network, one, one, torch.tensor([1.0, -1.0], dtype=torch.float64), (kernel,), check=False)[kernel]
     series = norm_series(network, [1.0], [1.0], kernel, LIMITS.fourier_points, oversampling=1)[0]
-    diagonal, opposite = ends.tolist()
+    diagonal, opposite = at_norm_one(network, kernel, np.array([1.0, -1.0])).tolist()
     series, opposite = series / diagonal, opposite / diagonal
     orders = np.maximum(series[:SINGULAR_TERMS], 0.0)
     beyond = (0.5 * (1.0 + opposite) - orders[0::2].sum(), 0.5 * (1.0 - opposite) - orders[1::2].sum())
@@ -61,11 +63,11 @@ def profile(network: Network, kernel: Kernel) -> Profile:
 def design(
     network: Any, kernel: Kernel, tol: float, units: Literal["auto", "conditioned", "thresholds"], trains: Trains
 ) -> LayerDesign:
-    """Take thresholds where they are asked for, or within ``tol`` and the readout trains; else conditioned units."""
+    """Take thresholds where they are asked for, or reach a CK within ``tol``; else conditioned units."""
     tried: tuple[Tried, ...] = ()
-    worthwhile = units == "auto" and trains == "readout" and tol >= LIMITS.threshold_tolerance
+    worthwhile = units == "auto" and kernel == "ck" and tol >= LIMITS.threshold_tolerance
     if network.plain and (units == "thresholds" or worthwhile):
-        ordinary = thresholds.design(network, kernel, tol)
+        ordinary = _thresholds(network, kernel, tol)
         if units == "thresholds":
             return replace(ordinary, reason=f"{ordinary.reason}, as asked for")
         if ordinary.proof.bound <= tol:
@@ -118,3 +120,95 @@ def _certify(data: Profile, fitted: UnitFit, gain: Array) -> Supremum:
     errors = np.abs(errors)
     worst = int(np.argmax(errors))
     return Supremum(bound, float(errors[worst]), float(rho[4 * worst]), _SIGNS if fitted.basis.singular else "")
+
+
+# ---- ordinary units with thresholds ------------------------------------------------------------------------------
+
+
+def _thresholds(deq: Any, kernel: Kernel, tol: float) -> LayerDesign:
+    """Find the smallest thresholds within ``tol``, or the best there are.
+
+    The kernel of the layer is |x| |y| sum_t mu_t k_t(rho), mu_t >= 0. The largest error over a grid of angles is a
+    maximum of linear functions of mu: how many units have which threshold is a linear programme.
+    """
+    rho, tried = np.cos(np.linspace(0.0, np.pi, 321)), []
+    wanted = at_norm_one(deq, kernel, rho)
+    # the leaky ReLU that is the DEQ's own activation, up to a gain and a reflection
+    a, b = float(deq.activation(np.array(1.0))), -float(deq.activation(np.array(-1.0)))
+    leak = b / a if abs(a) >= abs(b) else a / b
+    for reach, count in ((1.6, 33), (2.5, 41), (3.5, 57)):  # thresholds in [-reach, reach]
+        tried.append(_shares(rho, wanted / wanted[0], np.linspace(-reach, reach, count), leak))
+        if tried[-1][1] <= tol / 1.1:  # between the angles of the grid a little is added
+            break
+    layer, _ = min(tried, key=lambda pair: pair[1])
+    layer = replace(layer, weights=tuple(wanted[0] * weight for weight in layer.weights))
+    proof = over_cosines(deq, layer, kernel)
+    reason = f"ordinary units with {len(layer.weights)} thresholds proportional to |x|"
+    return LayerDesign(layer, proof, (Tried(1, proof.bound, "thresholds"),), reason)
+
+
+def _shares(rho: Array, wanted: Array, thresholds: Array, leak: float) -> tuple[Thresholds, float]:
+    """Return the units that are nearest to a profile, with the largest error."""
+    rows, _ = threshold_profiles(rho, thresholds, leak)
+    weights, _ = _programme(rows, wanted)
+    large = np.flatnonzero(weights * rows[:, 0] > 1e-7)  # without smaller shares of the diagonal the others adapt
+    weights, error = _programme(rows[large], wanted)
+    large, weights = large[weights > 0.0], weights[weights > 0.0]
+    return Thresholds(tuple(thresholds[large].tolist()), tuple(weights.tolist()), leak), error
+
+
+def _programme(rows: Array, wanted: Array) -> tuple[Array, float]:
+    """Find shares mu >= 0 with the least largest |rows' mu - wanted|."""
+    columns = (rows / rows[:, :1]).T  # of diagonal one
+    unit = float(np.abs(wanted).max())
+    level = np.ones((len(wanted), 1))
+    inequality = np.block([[columns, -level], [-columns, -level]])
+    side, cost = np.concatenate([wanted, -wanted]) / unit, np.append(np.zeros(len(rows)), 1.0)
+    for accuracy in (1e-10, 1e-9, 1e-7):  # the solver gives up now and then where it is asked for all digits
+        options = {"primal_feasibility_tolerance": accuracy, "dual_feasibility_tolerance": accuracy}
+        solved = linprog(cost, A_ub=inequality, b_ub=side, method="highs", options=options)
+        if solved.x is not None:
+            mu = np.maximum(solved.x[:-1] * unit, 0.0)
+            return mu / rows[:, 0], float(np.abs(columns @ mu - wanted).max())
+    raise ConvergenceError("the linear programme of the thresholds was not solved")
+
+
+# ---- a proof for all angles: two kernels of homogeneous layers, compared at inputs of norm one -----------------
+# Both are power series in the cosine with no negative coefficient, so that their even and their odd parts grow on
+# [0, 1] and are convex there. Between two points of a grid such a part lies below its chord by at most a quarter of the
+# length times the growth of its slope, which the chords of the cells beside it enclose, and by at most its own growth.
+
+
+def at_norm_one(network: Network, kernel: Kernel, rho: Array) -> Array:
+    """Return the kernel of inputs of norm one with these cosines."""
+    one = torch.ones(len(rho), dtype=torch.float64)
+    return pairwise(network, one, one, torch.from_numpy(rho), (kernel,), check=False)[kernel].numpy()
+
+
+def over_cosines(network: Network, layer: NormUnits, kernel: Kernel) -> Supremum:
+    """Bound the error of a layer with a trained readout, on a grid that is refined until the cells add little to it."""
+    count = 256
+    while True:
+        # near 1, where kinks make the slopes grow like 1 / angle, the angles are squares
+        rho = np.cos(0.5 * math.pi * np.linspace(1.0, 0.0, count + 1) ** 2)
+        places = np.concatenate([-rho[:0:-1], rho])
+        wanted, have = at_norm_one(network, kernel, places), at_norm_one(ENN([layer]), "ck", places)
+        error, between = np.abs(wanted - have) / wanted[-1], (_sag(rho, wanted) + _sag(rho, have)) / wanted[-1]
+        worst = int(np.argmax(error))
+        sampled = float(error[worst])
+        most = np.maximum(error[1:], error[:-1]) + np.concatenate([between[::-1], between])
+        bound = float(most.max()) + 1e-12  # rounding of terms of order one
+        if bound - sampled <= LIMITS.cosine_slack * bound or count >= LIMITS.cosine_cells or sampled < 1e-11:
+            return Supremum(bound, sampled, float(places[worst]))
+        count *= 2
+
+
+def _sag(rho: Array, values: Array) -> Array:
+    """Bound how far a kernel may be from its chords on each cell of ``rho``, from 0 to 1, and on that of -rho."""
+    cells, step = len(rho) - 1, np.diff(rho)
+    chords = np.diff(values[cells:]) / step
+    # the slope at 0 is the first order of the odd part f: what f(h) / h has beyond it is at most h^2 of what f(1) has
+    odd, square = 0.5 * (values[cells:] - values[cells::-1]), rho[1] ** 2
+    first = odd[1] / rho[1] - square / (1.0 - square) * (odd[-1] - odd[1] / rho[1])
+    growth = np.append(chords[1:], np.inf) - np.append(first, chords[:-1])
+    return np.maximum(np.minimum(0.25 * growth, chords) * step, 0.0)

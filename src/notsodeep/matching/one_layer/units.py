@@ -22,7 +22,7 @@ from ...gaussian import hermite_coefficients
 from ...kernels.pointwise import last_variance
 from ...networks import Network
 from ...units import Basis, Conditioned
-from ...units.projections import basis_coefficients, needed
+from ...units.elementary import basis_coefficients, needed
 from .._limits import LIMITS
 from .orders import Array, KernelOrders, pivots
 
