@@ -201,8 +201,8 @@ def _group(
     def point(dataset: str, pool: int | None, flips: bool = False, whiten: float | None = None) -> Point:
         kind = "dense" if pool is None else f"box{pool}"
         key = f"{dataset}/{kind}" + ("/flips" if flips else "") + (f"/whitened{whiten}" if whiten else "") + end
-        varied = (flips or whiten) and pool != boxes[0]
-        settings = {"dataset": dataset, **(few if varied else sizes), "pool": pool, "flips": flips, "whiten": whiten}
+        dear = pool is not None and (pool > 3 or (pool != boxes[0] and bool(flips or whiten)))
+        settings = {"dataset": dataset, **(few if dear else sizes), "pool": pool, "flips": flips, "whiten": whiten}
         return Point.of(key, settings, machine, setup=setup)
 
     def others(name: str) -> list[Point]:

@@ -351,9 +351,8 @@ def _linear(window: Window, weight: Tensor, source: Tensor, tol: float) -> Tenso
     if low < 0.0 or high > 0.98:  # nothing is known of the spectrum, or it reaches one
         return _solve(window, step, source, tol)
     plan = SemiIteration.of(high, tol)
-    before, h, omega = source, torch.lerp(source, step(source), plan.relax), 2.0
-    for _ in range(plan.steps - 1):
-        omega = 4.0 / (4.0 - plan.square * omega)
+    before = h = source
+    for omega in plan.omegas(plan.steps):
         before, h = h, torch.lerp(before, torch.lerp(h, step(h), plan.relax), omega)
     return h
 
@@ -361,9 +360,9 @@ def _linear(window: Window, weight: Tensor, source: Tensor, tol: float) -> Tenso
 class SemiIteration(NamedTuple):
     """Chebyshev's method for h = step(h) whose derivative has real eigenvalues in a known interval.
 
-        h_(k+1) = h_(k-1) + omega_k (h_k + relax (step(h_k) - h_k) - h_(k-1)),   omega_k = 4 / (4 - square omega_(k-1)),
+        h_(k+1) = h_(k-1) + omega_k (h_k + relax (step(h_k) - h_k) - h_(k-1)).
 
-    where omega_0 = 2 and the first step is relax alone. The error falls to a given share in ``steps`` steps.
+    The error falls to a given share in ``steps`` steps.
     """
 
     relax: float
@@ -381,6 +380,13 @@ class SemiIteration(NamedTuple):
         radius = 2.0 / 3.0 * high * relax
         rate = max(radius / (1.0 + math.sqrt(1.0 - radius**2)), 1e-6)
         return SemiIteration(relax, radius**2, max(1, math.ceil(math.log(tol / 2.0) / math.log(rate))))
+
+    def omegas(self, count: int) -> Iterator[float]:
+        """Yield omega_k = 4 / (4 - square omega_(k-1)), as if omega_0 were 2; it is 1, for a step of relax alone."""
+        omega = 2.0
+        for k in range(count):
+            yield omega if k else 1.0
+            omega = 4.0 / (4.0 - self.square * omega)
 
 
 def _solve(window: Window, step: Callable[[Tensor], Tensor], start: Tensor, tol: float) -> Tensor:
@@ -424,48 +430,77 @@ def _run_fused(
     (a, b), network = slopes, left.network
     ((sigma_a2, sigma_b2, sigma_c2),), (channels, height, width) = network.variances, network.image
     steep, window = 0.5 * (a * a + b * b), network.filter**2
-    scale = (a - b) ** 2 / (2.0 * math.pi) if a != b else 1.0
+    scale = 0.5 * (a - b) ** 2 if a != b else 1.0
     high = max(sigma_a2 * steep, 1e-6)  # a step of plain iteration leaves at most this share of the error
-    if a * b >= 0.0 and high < 0.98:
-        plan = SemiIteration.of(high, 4e-7)
+    if a * b >= 0.0 and high < 0.98:  # both iterations begin near the solution
+        plan, tangent = (SemiIteration.of(high, share * (1.0 - high)) for share in _SHARES)
+        steps = plan.steps, tangent.steps
     else:  # negative slopes, of which no spectrum is known
         plan = SemiIteration(1.0, 0.0, math.ceil(math.log(1e-7) / math.log(min(high, 0.99))))
-    rows_there, lanes = (1 << max(least, (size - 1).bit_length()) for least, size in ((0, height), (5, width)))
-    shifts = network.averages.shifts
-    moves = torch.tensor(list(shifts), dtype=torch.int32, device=left.pixels.device)
-    weights = torch.tensor(list(shifts.values()), dtype=torch.float32, device=left.pixels.device)
+        steps = plan.steps, plan.steps
+    device, lanes = left.pixels.device, 1 << max(5, (width - 1).bit_length())
+    omegas = list(plan.omegas(max(steps)))
+    carried = [(w - 1.0) * before / w for w, before in zip(omegas, [1.0, *omegas], strict=False)]
+    course = torch.tensor([*zip(omegas, carried, strict=True)], dtype=torch.float32, device=device)
+    launches = []
+    for rows_left, group in _by_rows(network.averages.shifts, height):
+        moves = torch.tensor(list(group), dtype=torch.int32, device=device)
+        launches.append((rows_left, moves, torch.tensor(list(group.values()), dtype=torch.float32, device=device)))
     band = 4096  # rows at once: a grid has at most 65,535 of them, and a band wastes little below the diagonal
-    unasked = left.pixels.new_empty(min(band, len(left)), len(right) if len(target) < 3 else 1)
+    unasked = left.pixels.new_empty(min(band, len(left)), 1 if {"ck", "ntk"} <= target.keys() else len(right))
     for start in range(0, len(left), band):
         rows, first = slice(start, start + band), start if symmetric else 0
-        outs = [target[k][rows, first:] if k in target else unasked for k in ("ck", "ntk", "ntk_frozen")]
+        outs = [target[k][rows, first:].zero_() if k in target else unasked for k in ("ck", "ntk", "ntk_frozen")]
         x, y = left[rows], right[first:]
-        program[(len(y), len(x))](
+        inputs = [
             *(images.pixels.permute(1, 2, 0).contiguous() for images in (x, y)),
             *(images.layers[0].variances.T.sqrt().contiguous() for images in (x, y)),
-            *outs,
-            moves,
-            weights,
-            len(shifts),
-            *(out.stride(0) for out in outs),
-            *(sigma_a2 / window, sigma_b2 / window, sigma_c2),
-            *(scale, a * b / scale, a * b, steep),
-            *plan,
-            CHANNELS=channels,
-            HEIGHT=height,
-            WIDTH=width,
-            ROWS=rows_there,
-            LANES=lanes,
-            REACH=network.filter // 2,
-            SYMMETRIC=symmetric,
-            TANGENT=any(is_tangent(kernel) for kernel in target),
-            CURVED=a != b,
-            TILTED=a * b != 0.0,
-            num_warps=max(1, rows_there * lanes // 1024),
-        )
+        ]
+        for rows_left, moves, weights in launches:
+            rows_there = 1 << (rows_left - 1).bit_length()
+            program[(len(y), len(x))](
+                *inputs,
+                *outs,
+                moves,
+                weights,
+                len(weights),
+                *(out.stride(0) for out in outs),
+                *(sigma_a2 / window, sigma_b2 / window, sigma_c2),
+                *(scale, a * b / scale, a * b, steep),
+                plan.relax,
+                course,
+                *steps,
+                CHANNELS=channels,
+                HEIGHT=height,
+                WIDTH=width,
+                ROWS=rows_there,
+                LANES=lanes,
+                HIGH=rows_left,
+                SPARE=_GRAIN - 1,
+                REACH=network.filter // 2,
+                SYMMETRIC=symmetric,
+                TANGENT=any(is_tangent(kernel) for kernel in target),
+                FROZEN="ntk_frozen" in target,
+                CURVED=a != b,
+                TILTED=a * b != 0.0,
+                num_warps=max(1, rows_there * lanes // 1024),
+            )
         if symmetric:  # the part of the band on the diagonal, and what lies to its right
             for out in target.values():
                 square, rest = out[rows, rows], slice(start + band, None)
                 square.copy_(square.triu() + square.triu(1).T)
                 out[rest, rows].copy_(out[rows, rest].T)
     return True
+
+
+_GRAIN = 2  # rows: programs that differ by fewer are one, as compiling each takes seconds
+_SHARES = 8e-5, 4e-4  # of their first errors that the iterations leave, for cosines and for what the NTK adds
+
+
+def _by_rows(shifts: Mapping[tuple[int, int], float], height: int) -> list[tuple[int, dict[tuple[int, int], float]]]:
+    """The shifts that leave as many rows, up to a grain, with that number of rows."""
+    groups: dict[int, dict[tuple[int, int], float]] = {}
+    for shift, weight in shifts.items():
+        rows = height - abs(shift[0])
+        groups.setdefault(min(height, -(-rows // _GRAIN) * _GRAIN), {})[shift] = weight
+    return sorted(groups.items())
