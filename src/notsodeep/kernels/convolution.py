@@ -484,6 +484,7 @@ def _run_fused(
                 CURVED=a != b,
                 TILTED=a * b != 0.0,
                 num_warps=max(1, rows_there * lanes // 1024),
+                **({"maxnreg": _REGISTERS} if _REGISTERS and rows_left <= 28 and lanes == 32 else {}),
             )
         if symmetric:  # the part of the band on the diagonal, and what lies to its right
             for out in target.values():
@@ -493,6 +494,7 @@ def _run_fused(
     return True
 
 
+_REGISTERS = 0  # at most so many for each lane, so that more warps fit; 0: as the compiler likes
 _GRAIN = 2  # rows: programs that differ by fewer are one, as compiling each takes seconds
 _SHARES = 8e-5, 4e-4  # of their first errors that the iterations leave, for cosines and for what the NTK adds
 
