@@ -201,3 +201,21 @@ def test_spectral_norm() -> None:
 
 def test_spectral_norm_of_zero() -> None:
     assert power_iteration(Product(1.0), torch.zeros(3, 3))[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("looks", "seen"), [((2, 1, 4), [2, 3, 4, 6, 9, 13, 17, 20]), ((3, 2, 2), [*range(3, 20, 2), 20])]
+)
+def test_looks_are_where_they_are_asked_for(looks: tuple[int, int, int], seen: list[int]) -> None:
+    taken, looked = [], []
+
+    def step(z: torch.Tensor) -> torch.Tensor:
+        taken.append(1)
+        return 0.5 * z
+
+    def never(z: torch.Tensor, image: torch.Tensor, *_: object) -> torch.Tensor:
+        looked.append(len(taken))
+        return torch.ones(len(z))
+
+    solve_equilibrium(step, torch.ones(3, 2), SolverOptions("picard", max_steps=20), residual=never, looks=looks)
+    assert looked == seen
