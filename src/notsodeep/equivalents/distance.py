@@ -107,17 +107,15 @@ def symmetric_operator(kernel: Any) -> LinearOperator:
     elif isinstance(kernel, EquivalentKernel):
         operator = kernel.linear_operator()
     elif isinstance(kernel, Tensor | np.ndarray):
-        operator = _dense(as_numbers(kernel, "a kernel matrix").detach())
+        operator = as_numbers(kernel, "a kernel matrix").detach()
     else:
         raise InvalidInputError(f"expected an array, a tensor or an equivalent kernel, got {type(kernel).__name__}")
     if len(operator.shape) != 2 or operator.shape[0] != operator.shape[1]:
-        raise InvalidInputError(f"a kernel matrix is square, got shape {operator.shape}")
-    return operator
+        raise InvalidInputError(f"a kernel matrix is square, got shape {tuple(operator.shape)}")
+    return _dense(operator) if isinstance(operator, Tensor) else operator
 
 
 def _dense(matrix: Tensor) -> LinearOperator:
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InvalidInputError(f"a kernel matrix is square, got shape {tuple(matrix.shape)}")
     if (row := bad_row(matrix)) is not None:
         raise InvalidInputError(f"the kernel has entries that are not finite, first in row {row}")
     probe = torch.from_numpy(np.random.default_rng(1).standard_normal((len(matrix), 1))).to(matrix)

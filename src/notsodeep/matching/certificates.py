@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, NamedTuple
 
 from .._arguments import check_settings, finite, not_negative, positive_int
@@ -69,8 +69,8 @@ class TwinCertificate:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        of_mixture = [self.tau0, self.target, self.achieved]
-        if {number is None for number in of_mixture} | {self.bound is not None} != {self.kind != "mixture"}:
+        numbers, mixture = (self.tau0, self.target, self.achieved, self.bound), self.kind == "mixture"
+        if [number is not None for number in numbers] != [mixture, mixture, mixture, not mixture]:
             raise InvalidInputError(f"a certificate of the kind {self.kind!r} does not have these fields: {self!r}")
         not_negative("residual", self.residual)
         not_negative("bound", self.bound or 0.0)
@@ -111,23 +111,22 @@ class TwinCertificate:
             *tried,
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document, without the networks that coefficients carry."""
-        document = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("target", "achieved"):
-            if (numbers := document[name]) is not None:
-                document[name] = {f.name: getattr(numbers, f.name) for f in fields(numbers) if f.name != "network"}
-        norms = None if self.norms is None else list(self.norms)
-        return document | {"table": [asdict(row) for row in self.table], "norms": norms}
-
     @staticmethod
     def from_dict(document: Mapping[str, Any], deq: Network, network: Network) -> TwinCertificate:
-        """Return the certificate of a twin of these networks, from what :meth:`to_dict` wrote."""
+        """Return the certificate of a twin of these networks, from what :func:`document_of` made of it."""
         content = dict(document)
         content |= {"target": _numbers(content["target"], deq), "achieved": _numbers(content["achieved"], network)}
         content["norms"] = None if content["norms"] is None else tuple(content["norms"])
         content["table"] = tuple(Tried(**row) for row in content["table"])
         return TwinCertificate(**content)
+
+
+def document_of(value: Any) -> Any:
+    """Return a record as JSON has it, without the networks that the four numbers carry: a certificate has them."""
+    if is_dataclass(value):
+        kept = [f.name for f in fields(value) if not (f.name == "network" and isinstance(value, Coefficients))]
+        return {name: document_of(getattr(value, name)) for name in kept}
+    return [document_of(entry) for entry in value] if isinstance(value, tuple) else value
 
 
 def _numbers(content: Mapping[str, Any] | None, network: Network) -> Coefficients | None:

@@ -18,7 +18,7 @@ from ..equivalents import Coefficients, best_scalar, relative_spectral_error
 from ..errors import InvalidInputError, SerialisationError, warn
 from ..networks import ENN, Dense, Kernel, Network, is_tangent
 from ..units.norm_units import outside, row_norms
-from .certificates import TwinCertificate, Verification
+from .certificates import TwinCertificate, Verification, document_of
 
 Trains = Literal["all", "readout"]
 
@@ -211,11 +211,9 @@ class Twin(Drawn):
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON document; :meth:`from_dict` reads it back."""
-        document = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("deq", "network", "certificate"):
-            document[name] = document[name].to_dict()
-        rates = None if self.learning_rates is None else list(self.learning_rates)
-        return {"twin": 3, **document, "learning_rates": rates}
+        networks = {"deq": self.deq.to_dict(), "network": self.network.to_dict()}
+        others = {f.name: document_of(getattr(self, f.name)) for f in fields(self) if f.name not in networks}
+        return {"twin": 3, **networks, **others}
 
     @staticmethod
     def from_dict(document: Mapping[str, Any] | str) -> Twin:

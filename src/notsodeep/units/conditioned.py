@@ -161,11 +161,11 @@ class Conditioned(NormUnits):
         return not (self.singular and self.order == 0)
 
     @property
-    def constants(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def constants(self) -> tuple[Any, ...]:
         return (self.coefficients,)
 
     @property
-    def settings(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def settings(self) -> tuple[Any, ...]:
         return self.basis.settings, (self.groups, self.low, self.high, self.power, self.logarithmic)
 
     @functools.cached_property

@@ -94,11 +94,11 @@ class Feedback(NormUnits):
         return self.base.continuous
 
     @property
-    def constants(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def constants(self) -> tuple[Any, ...]:
         return self.parts, self.gain
 
     @property
-    def settings(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def settings(self) -> tuple[Any, ...]:
         return self.base, self.drive, self.offset, (len(self.parts), len(self.parts[0])), len(self.gain)
 
     @functools.cached_property

@@ -23,12 +23,20 @@ class NormUnits(Activation):
 
     functions: ClassVar[tuple[Callable[..., Any], ...]] = ()
     """What the last two need, and these: ``f(like, width, *constants)`` and ``f(before, x, table, *settings)``."""
-    constants: tuple[Any, ...]
-    settings: tuple[Any, ...]
     conical: ClassVar[bool] = False  # they bring logarithms of the angle
 
     def __reduce__(self) -> tuple[Any, ...]:  # cached properties are not pickled
         return (_restored, (self.to_dict(),))
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """What a table is made of."""
+        raise NotImplementedError
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What units take beside their table."""
+        raise NotImplementedError
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -61,12 +69,9 @@ class NormUnits(Activation):
         numbers = [f"{name}_phi" if value in bases else repr(value) for value in self.settings]
         table, units = (function.__name__ for function in self.functions[-2:])
         sources = [inspect.getsource(function).splitlines() for function in self.functions]
+        sources += [phi.source_lines(f"{name}_phi") for phi in bases]
         return [
-            *(
-                line
-                for source in (*sources, *(phi.source_lines(f"{name}_phi") for phi in bases))
-                for line in (*source, "", "")
-            ),
+            *(line for source in sources for line in (*source, "", "")),
             f"def {name}(before, x):",
             f"    table = {table}(before, before.shape[-1], {', '.join(map(repr, self.constants))})",
             f"    return {units}(before, x, table, {', '.join(numbers)})",

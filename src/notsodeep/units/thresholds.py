@@ -89,11 +89,11 @@ class Thresholds(NormUnits):
         return (1.0 - self.leak) ** 2 * decayed / (2.0 * math.pi * np.sqrt((1.0 - inside) * (1.0 + inside)))
 
     @property
-    def constants(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def constants(self) -> tuple[Any, ...]:
         return self.thresholds, self.weights, tuple(accumulate(self.shares, initial=0.0))
 
     @property
-    def settings(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def settings(self) -> tuple[Any, ...]:
         return (self.leak,)
 
     def layer(self, qx: Tensor, qy: Tensor) -> ThresholdsLayer:

@@ -29,7 +29,7 @@ from .._limits import LIMITS
 from ..certificates import Supremum, Tried
 from ..twin import Trains
 from .bound import LayerDesign
-from .orders import Array, grid_excess, grid_slack
+from .orders import Array, grid_excess, grid_slack, parity_of
 from .units import FAMILY, UnitFit, gains, signs, smallest
 
 _SIGNS = f"beyond order {SINGULAR_TERMS:,} the errors of even orders, and those of odd orders, keep their sign"
@@ -39,7 +39,6 @@ _SIGNS = f"beyond order {SINGULAR_TERMS:,} the errors of even orders, and those 
 class Profile:
     """b_k relative to the diagonal."""
 
-    kernel: Kernel
     orders: Array
     diagonal: float
     beyond: tuple[float, float]  # what the even and the odd orders beyond the table sum up to
@@ -56,8 +55,7 @@ def profile(network: Network, kernel: Kernel) -> Profile:
     beyond = (0.5 * (1.0 + opposite) - orders[0::2].sum(), 0.5 * (1.0 - opposite) - orders[1::2].sum())
     damping = series_radius(network, LIMITS.fourier_points) ** LIMITS.fourier_points
     aliased = damping * max(1.0 - float(series.sum()), 0.0) / (1.0 - damping) if damping < 1.0 else LIMITS.rounding
-    even, odd = (bool(orders[start::2].max() <= 1e-13) for start in (1, 0))
-    return Profile(kernel, orders, diagonal, beyond, aliased, "even" if even else "odd" if odd else None)
+    return Profile(orders, diagonal, beyond, aliased, parity_of(orders))
 
 
 def design(
@@ -67,7 +65,7 @@ def design(
     tried: tuple[Tried, ...] = ()
     worthwhile = units == "auto" and kernel == "ck" and tol >= LIMITS.threshold_tolerance
     if network.plain and (units == "thresholds" or worthwhile):
-        ordinary = _thresholds(network, kernel, tol)
+        ordinary = _thresholds(network, tol)
         if units == "thresholds":
             return replace(ordinary, reason=f"{ordinary.reason}, as asked for")
         if ordinary.proof.bound <= tol:
@@ -125,14 +123,14 @@ def _certify(data: Profile, fitted: UnitFit, gain: Array) -> Supremum:
 # ---- ordinary units with thresholds ------------------------------------------------------------------------------
 
 
-def _thresholds(deq: Any, kernel: Kernel, tol: float) -> LayerDesign:
-    """Find the smallest thresholds within ``tol``, or the best there are.
+def _thresholds(deq: Any, tol: float) -> LayerDesign:
+    """Find the fewest thresholds whose CK is within ``tol``, or the best there are.
 
     The kernel of the layer is |x| |y| sum_t mu_t k_t(rho), mu_t >= 0. The largest error over a grid of angles is a
     maximum of linear functions of mu: how many units have which threshold is a linear programme.
     """
     rho, tried = np.cos(np.linspace(0.0, np.pi, 321)), []
-    wanted = at_norm_one(deq, kernel, rho)
+    wanted = at_norm_one(deq, "ck", rho)
     # the leaky ReLU that is the DEQ's own activation, up to a gain and a reflection
     a, b = float(deq.activation(np.array(1.0))), -float(deq.activation(np.array(-1.0)))
     leak = b / a if abs(a) >= abs(b) else a / b
@@ -142,7 +140,7 @@ def _thresholds(deq: Any, kernel: Kernel, tol: float) -> LayerDesign:
             break
     layer, _ = min(tried, key=lambda pair: pair[1])
     layer = replace(layer, weights=tuple(wanted[0] * weight for weight in layer.weights))
-    proof = over_cosines(deq, layer, kernel)
+    proof = over_cosines(deq, layer)
     reason = f"ordinary units with {len(layer.weights)} thresholds proportional to |x|"
     return LayerDesign(layer, proof, (Tried(1, proof.bound, "thresholds"),), reason)
 
@@ -185,14 +183,14 @@ def at_norm_one(network: Network, kernel: Kernel, rho: Array) -> Array:
     return pairwise(network, one, one, torch.from_numpy(rho), (kernel,), check=False)[kernel].numpy()
 
 
-def over_cosines(network: Network, layer: NormUnits, kernel: Kernel) -> Supremum:
-    """Bound the error of a layer with a trained readout, on a grid that is refined until the cells add little to it."""
+def over_cosines(network: Network, layer: NormUnits) -> Supremum:
+    """Bound the error of the CK of a layer, on a grid that is refined until the cells add little to it."""
     count = 256
     while True:
         # near 1, where kinks make the slopes grow like 1 / angle, the angles are squares
         rho = np.cos(0.5 * math.pi * np.linspace(1.0, 0.0, count + 1) ** 2)
         places = np.concatenate([-rho[:0:-1], rho])
-        wanted, have = at_norm_one(network, kernel, places), at_norm_one(ENN([layer]), "ck", places)
+        wanted, have = (at_norm_one(each, "ck", places) for each in (network, ENN([layer])))
         error, between = np.abs(wanted - have) / wanted[-1], (_sag(rho, wanted) + _sag(rho, have)) / wanted[-1]
         worst = int(np.argmax(error))
         sampled = float(error[worst])

@@ -19,6 +19,7 @@ from ..._arrays import Array
 from ..._chebyshev import nodes as chebyshev_nodes
 from ..._chebyshev import to_coefficients
 from ..._progress import track
+from ...activations import Parity
 from ...kernels import diagonal
 from ...kernels.conjugate import conjugate_square
 from ...kernels.series import norm_series, on_circle, series_radius
@@ -146,6 +147,12 @@ class KernelOrders:
         return 2.0 * max(
             float(np.abs(off @ cosines ** np.arange(size)[:, None]).max()), float(np.abs(whole / diagonal - 1.0).max())
         )
+
+
+def parity_of(sizes: Array) -> Parity | None:
+    """Return the parity of a kernel in the cosine, from the sizes of its orders: odd activations have odd kernels."""
+    odd, even = (bool(sizes[start::2].max() <= 1e-13 * sizes.max()) for start in (0, 1))
+    return "odd" if odd else "even" if even else None
 
 
 def quadratic(rows: Array, matrix: Array) -> Array:

@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from ..._progress import track
-from ...activations import Parity
 from ...errors import InfeasibleMatchError
 from ...networks import Kernel, Network
 from ...units import Basis, Conditioned
@@ -20,7 +19,7 @@ from .._limits import LIMITS
 from ..certificates import Supremum, Tried
 from ..twin import Trains
 from .bound import LayerDesign, certify, projection_bound
-from .orders import NOISE, Array, KernelOrders, measure, quadratic, resolved, sketch
+from .orders import NOISE, Array, KernelOrders, measure, parity_of, quadratic, resolved, sketch
 from .units import FAMILY, Allowance, assemble, fit, gains, rotated, smallest, wanted
 
 
@@ -111,7 +110,7 @@ def _finished(target: KernelOrders, parts: Array, allowed: Allowance, trains: Tr
 
 def _basis(target: KernelOrders, want: Array, trains: Trains) -> Basis:
     """Smooth functions; where all kinks lie at zero, the singular ones that carry the orders best."""
-    plain = Basis(0.6, 6, parity=_parity(target))
+    plain = Basis(0.6, 6, parity=parity_of(np.abs(target.orders).max((1, 2))))
     if {kink for phi in target.network.activations for kink in phi.kinks} != {0.0}:
         return plain
     gain = gains(trains)
@@ -119,14 +118,6 @@ def _basis(target: KernelOrders, want: Array, trains: Trains) -> Basis:
     orders = (1, 2) if trains == "all" else (0, 1, 2)
     choices = [replace(plain, singular=4, order=order) for order in orders]
     return min(choices, key=lambda basis: fit(replace(basis, degree=12), want, gain).cost)
-
-
-def _parity(target: KernelOrders) -> Parity | None:
-    """Return the parity of the kernel in the cosine: odd for odd activations; even ones feed back an odd drive."""
-    size = np.abs(target.orders).max((1, 2))
-    if size[0::2].max() <= 1e-14 * size.max():
-        return "odd"
-    return "even" if size[1::2].max() <= 1e-14 * size.max() else None
 
 
 # ---- kinds -----------------------------------------------------------------------------------------------------
