@@ -20,7 +20,7 @@ from .._words import Init
 from ..errors import InvalidInputError, warn
 from ..kernels import kernels_of
 from ..matching import Twin, match_one_layer
-from ..networks import DEQ, Dense, Kernel, is_tangent
+from ..networks import DEQ, Kernel, check_kernel, is_tangent
 from ..nn import ENN as Network
 from ..nn.model import in_batches
 from ..solve import NetworkKernel
@@ -240,20 +240,23 @@ def feature_model(source: Source, kernel: Kernel, X: Tensor, width: int, seed: i
     """
     positive_int("width", width)
     network: Any = source
-    if isinstance(source, Dense) and source.implicit:
-        norms = squared_norms(X).sqrt()
-        positive = norms[norms > 0]
-        if not len(positive):
-            raise InvalidInputError("all rows are zero: there is no norm to make features for")
-        ends = float(positive.min()) / LIMITS.norm_margin, float(positive.max()) * LIMITS.norm_margin
-        network = match_one_layer(source, kernel=kernel, norms=ends, trains="readout")
-    if isinstance(network, Twin) and network.trains != "readout":
-        raise InvalidInputError(
-            "random features are hidden states with a trained readout; this twin trains all weights. Give one with "
-            "trains='readout', as match_one_layer makes it"
-        )
-    if isinstance(network, Dense) and is_tangent(kernel):
-        raise InvalidInputError(f"the features of an explicit network have its CK; use kernel='ck', got {kernel!r}")
+    if isinstance(source, Twin):
+        if source.trains != "readout":
+            raise InvalidInputError(
+                "random features are hidden states with a trained readout; this twin trains all weights. Give one with "
+                "trains='readout', as match_one_layer makes it"
+            )
+    else:
+        check_kernel(source, kernel)
+        if source.implicit:
+            norms = squared_norms(X).sqrt()
+            positive = norms[norms > 0]
+            if not len(positive):
+                raise InvalidInputError("all rows are zero: there is no norm to make features for")
+            ends = float(positive.min()) / LIMITS.norm_margin, float(positive.max()) * LIMITS.norm_margin
+            network = match_one_layer(network, kernel=kernel, norms=ends, trains="readout")
+        elif is_tangent(kernel):
+            raise InvalidInputError(f"the features of an explicit network have its CK; use kernel='ck', got {kernel!r}")
     options: Any = {"init": init, "kernel": "ck", "dtype": X.dtype, "device": X.device}
     model = Network(network, X.shape[1], width, 1, seed, **options).requires_grad_(False)
     return model, getattr(network, "norms", None)

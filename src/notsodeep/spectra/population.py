@@ -285,7 +285,8 @@ class BlocksAt:
 
     def traces(self) -> Array:
         rows = self.of.covariances.reshape(len(self.of.ratios), -1)
-        dense = [_real_times(rows, self._weighted(inverse).ravel()) for inverse in self.inverses]
+        weights = self.of.weights[:, None, None]
+        dense = [_real_times(rows, (weights * inverse).ravel()) for inverse in self.inverses]
         return np.stack(dense) + self.outside.traces()
 
     def means(self) -> Array:
@@ -295,7 +296,7 @@ class BlocksAt:
     def couplings(self, pairs: Pairs = SAME) -> Array:
         dense = []
         for i, j in self._listed(pairs):  # tr(F_a S_b) of the blocks of F and S, (K, r, q, q)
-            one, two = self._weighted(self._swept[i]), np.swapaxes(pairs.seconded(self._swept[j]), -1, -2)
+            one, two = self._swept[i], np.swapaxes(pairs.seconded(self._swept[j]), -1, -2)
             dense.append(one.reshape(len(one), -1) @ two.reshape(len(two), -1).T)
         return np.stack(dense) + self.outside.couplings(pairs)
 
@@ -316,9 +317,6 @@ class BlocksAt:
             dense.append(left.reshape(len(left), -1) @ right.reshape(len(left), -1).T)
         return np.stack(dense) + self.outside.bent(weights, pairs)
 
-    def _weighted(self, blocks: Array) -> Array:
-        return blocks * self.of.weights[:, None, None]
-
     def _listed(self, pairs: Pairs) -> list[tuple[int, int]]:
         every = np.arange(len(self.inverses))
         return list(zip(every[pairs.first], every[pairs.second], strict=True))
@@ -335,8 +333,9 @@ class BlocksAt:
 
     @cached_property
     def _swept(self) -> list[Array]:
-        """R C_a, (K, r, q, q)."""
-        return [inverse @ self.of.covariances for inverse in self.inverses]
+        """R C_a times the root of the weights, (K, r, q, q)."""
+        root = np.sqrt(self.of.weights)[:, None, None]
+        return [(root * inverse) @ self.of.covariances for inverse in self.inverses]
 
 
 def _real_times(matrix: Array, vector: Array) -> Array:
