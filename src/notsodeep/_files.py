@@ -136,6 +136,7 @@ def write_matrix(
 
 def open_matrix(path: Path, shape: tuple[int, int], dtype: Any) -> np.memmap:
     """Return the memory map of a .npy file of floating numbers; a new file is filled with NaN."""
+    _sweep(path)  # of processes that were killed while they made it
     try:
         if not path.exists():
             write_matrix(path, shape, dtype, lambda new: new.fill(math.nan), first=True)
