@@ -55,7 +55,11 @@ JUNK: tuple[Any, ...] = (
     *(np.full((3, 3), 5e-324), np.full((3, 3), 2**64 - 1, dtype=np.uint64), np.eye(3, dtype=np.float16)),
     *(np.where(np.eye(3) > 0, np.nan, np.inf), np.array(["2020-01-01"], dtype="M8[D]"), np.void(b"x"), 5e-324),
     *(torch.eye(3, requires_grad=True), torch.tensor(0.2, requires_grad=True), torch.eye(3, dtype=torch.bfloat16)),
-    *(torch.nested.nested_tensor([torch.ones(2)]), torch.ones(3).expand(3, 3), scipy.sparse.eye_array(3)),
+    *(
+        torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+        torch.ones(3).expand(3, 3),
+        scipy.sparse.eye_array(3),
+    ),
     *(pandas.DataFrame(np.eye(3)), pandas.array([1, None, 0], dtype="Int64"), pandas.Categorical(["a", "b", "a"])),
 )
 Sound = dict[str, Any]

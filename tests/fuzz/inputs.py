@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 import notsodeep as nsd
 from fuzz.draws import a_network
 from fuzz.settings import numbers
+from helpers import tolerance
 from notsodeep.errors import NotSoDeepError
 
 Array = NDArray[Any]
+SAME_NUMBERS = tolerance(amplified=1e4)  # tables may be steep, and forms have other strides
 
 
 class _Rows(np.ndarray):
@@ -95,7 +97,7 @@ ODD: tuple[Callable[[Array], Any], ...] = (
     lambda a: a.astype("U"),
     lambda a: torch.from_numpy(a.copy()).to_sparse(),
     lambda a: torch.quantize_per_tensor(torch.from_numpy(a.astype(np.float32)), 0.1, 0, torch.qint8),
-    lambda a: torch.nested.nested_tensor([torch.from_numpy(row.copy()) for row in a]),
+    lambda a: torch.nested.nested_tensor([torch.from_numpy(row.copy()) for row in a], layout=torch.jagged),
     _missing,
     lambda a: _frame(a, "str"),
 )
@@ -109,9 +111,10 @@ def forms(rng: np.random.Generator) -> int:
         found = nsd.ck(network, form(X), check=False)
         found = found.detach().numpy() if isinstance(found, torch.Tensor) else found
         assert type(found) is np.ndarray, f"{type(found)} of form {SAME.index(form)}"
-        # exact where the sums are taken in the same order
         size = np.sqrt(np.diag(wanted))
-        assert (np.abs(found - wanted) <= 2e-10 * np.outer(size, size)).all(), f"form {SAME.index(form)}: {network!r}"
+        assert (np.abs(found - wanted) <= SAME_NUMBERS * np.outer(size, size)).all(), (
+            f"form {SAME.index(form)}: {network!r}"
+        )
     for form in (ODD[int(k)] for k in rng.integers(len(ODD), size=4)):
         try:
             nsd.ck(network, form(X), check=False)
