@@ -16,6 +16,7 @@ import random
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ resource = pytest.importorskip("resource", reason="needs the limits of Unix")
 
 CLEAN = 0
 FAILED = 1
+REFUSED = 2  # before the work
 
 
 # ---- what writes ---------------------------------------------------------------------------------------------
@@ -133,13 +135,13 @@ SERVER.set_forkserver_preload(
 # ---- running them ----------------------------------------------------------------------------------------------
 
 
-def begin(name: str, folder: Path, most: int | None = None) -> Any:
-    process = SERVER.Process(target=_child, args=(name, folder, most))
+def begin(name: str, folder: Path, most: int | None = None, user: int | None = None) -> Any:
+    process = SERVER.Process(target=_child, args=(name, folder, most, user))
     process.start()
     return process
 
 
-def _child(name: str, folder: Path, most: int | None) -> None:
+def _child(name: str, folder: Path, most: int | None, user: int | None) -> None:
     os.chdir(folder)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -149,6 +151,8 @@ def _child(name: str, folder: Path, most: int | None) -> None:
         os.dup2(said.fileno(), 2)
     if most is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    if user is not None:
+        os.setuid(user)
     code = CLEAN
     try:
         WRITERS[name].run()
@@ -266,6 +270,24 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+NOBODY = 65534
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user can be taken by root alone")
+@pytest.mark.parametrize("name", ["kernel", "match", "save", "train"])
+def test_a_folder_that_may_not_be_written_to_is_a_clean_error(name):
+    with tempfile.TemporaryDirectory() as made:
+        os.chmod(made, 0o755)
+        folder = prepare(Path(made) / "desk")
+        assert finish(begin(name, folder)) == CLEAN, (folder / "said").read_text()
+        whole = contents(WRITERS[name], folder)
+        folder.chmod(0o555)
+        assert finish(begin(name, folder, user=NOBODY)) in (FAILED, REFUSED)
+        assert "Traceback" not in (folder / "said").read_text()
+        assert contents(WRITERS[name], folder) == whole
+        assert parts(folder) == []
 
 
 LARGEST = {

@@ -7,12 +7,12 @@ import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import pytest
 
-from notsodeep._files import atomic, write_matrix, write_text
+from notsodeep._files import atomic, check_name, write_matrix, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -141,3 +141,97 @@ def test_parts_of_writers_killed_on_this_machine_are_removed_at_once(tmp_path):
     writer.communicate()
     write_text(tmp_path / "K.npy", "whole")
     assert list(names(tmp_path)) == ["K.npy"]
+
+
+WINDOWS_HAS_NOT = [
+    "NUL",
+    "con.npy",
+    "COM1",
+    "lpt9.txt",
+    "aux .npy",
+    "K.npy.",
+    "K ",
+    "ab:c",
+    "K?.npy",
+    "a\x01",
+    "C:\\x\\nul\\K.npy",
+]
+WINDOWS_HAS = [
+    "C:\\Users\\me\\K.npy",
+    "..\\K.npy",
+    ".\\null.npy",
+    "\\\\host\\share\\K.npy",
+    "C:K.npy",
+    "communes.npy",
+    "é.npy",
+]
+
+
+@pytest.mark.parametrize("name", WINDOWS_HAS_NOT)
+def test_names_that_windows_does_not_have_are_refused_there(name):
+    with pytest.raises(OSError, match="Windows has no file or folder of the name"):
+        check_name(PureWindowsPath(name), windows=True)
+    check_name(PurePosixPath(name), windows=False)
+
+
+@pytest.mark.parametrize("name", WINDOWS_HAS)
+def test_other_names_are_taken_there(name):
+    check_name(PureWindowsPath(name), windows=True)
+
+
+LIKE_WINDOWS = """
+import os, signal, sys
+import numpy as np, sklearn.utils, torch  # which have ways of their own
+for name in ("posix_fallocate", "getuid", "geteuid", "fork", "kill", "link", "sysconf", "fchmod", "chown"):
+    delattr(os, name)
+for name in ("SIGKILL", "SIGALRM", "SIGPROF", "SIGHUP", "alarm", "setitimer", "pthread_sigmask"):
+    delattr(signal, name)
+sys.modules |= dict.fromkeys(["fcntl", "pwd", "grp", "termios"])
+
+def is_open(path):
+    path = os.path.realpath(path)
+    return path in open("/proc/self/maps").read() or any(
+        os.path.realpath(f"/proc/self/fd/{number}") == path for number in os.listdir("/proc/self/fd")
+    )
+
+def replace(part, target, real=os.replace):
+    if is_open(part) or is_open(target):
+        raise PermissionError(13, "The process cannot access the file because it is being used")
+    real(part, target)
+
+os.replace = replace
+import notsodeep as nsd
+from notsodeep.cli import app
+X = np.random.default_rng(0).standard_normal((30, 4))
+np.save("X.npy", X)
+for _ in range(2):
+    K = nsd.ck(nsd.DEQ("relu", 0.2), X, out="K.npy")
+    nsd.nn.save(nsd.nn.ENN(nsd.ENN(["tanh"]), 4, 8, 2), "network.safetensors")
+    nsd.nn.load("network.safetensors")
+    data = torch.from_numpy(X).float(), torch.arange(30) % 2
+    nsd.nn.fit(nsd.nn.ENN(nsd.ENN(["tanh"]), 4, 8, 2), data, epochs=2, checkpoint="run.safetensors", progress=False)
+    for line in ("kernel X.npy relu -o L.npy --force", "match relu --save twin.json --force"):
+        app(line.split(), standalone_mode=False)
+nsd.DEQClassifier(solver=nsd.solve.CG(), ridge=0.1).fit(X, X[:, 0] > 0)
+print(*sorted(os.listdir(".")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="open files are known on Linux alone")
+def test_all_is_written_without_the_functions_of_unix_and_never_over_an_open_file(tmp_path):
+    done = subprocess.run([sys.executable, "-c", LIKE_WINDOWS], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-6:] == names(tmp_path)
+    assert set(names(tmp_path)) == {"K.npy", "L.npy", "X.npy", "network.safetensors", "run.safetensors", "twin.json"}
+
+
+def test_a_file_that_another_writer_has_made_stays_where_there_are_no_links(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "link")
+    with atomic(tmp_path / "K.npy", first=True) as part:
+        part.write_text("late")
+        (tmp_path / "K.npy").write_text("early")
+    assert (tmp_path / "K.npy").read_text() == "early"
+    with atomic(tmp_path / "L.npy", first=True) as part:
+        part.write_text("alone")
+    assert (tmp_path / "L.npy").read_text() == "alone"
+    assert names(tmp_path) == ["K.npy", "L.npy"]

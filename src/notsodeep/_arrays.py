@@ -147,7 +147,9 @@ def like(result: Tensor, given: Any) -> Any:
 
 def _plain(X: Tensor, name: str) -> Tensor:
     if X.layout != torch.strided or X.is_nested or X.is_quantized:
-        raise InvalidInputError(f"{name} must be a dense tensor, got layout {X.layout}; call .to_dense() first")
+        kind = "a nested one" if X.is_nested else f"dtype {X.dtype}" if X.is_quantized else f"layout {X.layout}"
+        call = ".dequantize()" if X.is_quantized else ".to_padded_tensor(0.0)" if X.is_nested else ".to_dense()"
+        raise InvalidInputError(f"{name} must be a dense tensor, got {kind}; call {call} first")
     if X.device.type == "meta":
         raise InvalidInputError(f"{name} is on the device 'meta', which holds no numbers")
     if X.dtype.is_complex:

@@ -19,7 +19,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ def atomic(path: Path, first: bool = False) -> Iterator[Path]:
 
     With ``first`` a file that another process has put there in the meantime stays.
     """
+    check_name(path)
     target = Path(os.path.realpath(path))  # a symbolic link stays, and what it points to is replaced
     if target.exists() and not target.is_file():
         raise IsADirectoryError(errno.EISDIR, "Not a regular file", str(path))
@@ -55,8 +56,20 @@ def _put(part: Path, target: Path) -> None:
         os.link(part, target)
     except FileExistsError:
         pass
-    except OSError:  # a file system without links
-        os.replace(part, target)
+    except (OSError, AttributeError):  # a file system or a Python without links
+        if not target.exists():
+            os.replace(part, target)
+
+
+_DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])( *[.:].*)?", re.IGNORECASE)
+
+
+def check_name(path: PurePath, windows: bool = os.name == "nt") -> None:
+    """Refuse names that Windows gives to devices, reads as streams of a file, or changes."""
+    odd = [part for part in path.parts[bool(path.anchor) :] if part not in (".", "..")] if windows else ()
+    for part in odd:
+        if _DEVICES.fullmatch(part) or part != part.rstrip(" .") or re.search(r'[\x00-\x1f<>:"|?*]', part):
+            raise OSError(errno.EINVAL, f"Windows has no file or folder of the name {part!r}", str(path))
 
 
 _COUNT = itertools.count(secrets.randbelow(1 << 16))
@@ -123,6 +136,7 @@ def write_matrix(
 
 def open_matrix(path: Path, shape: tuple[int, int], dtype: Any) -> np.memmap:
     """Return the memory map of a .npy file of floating numbers; a new file is filled with NaN."""
+    _sweep(path)  # of processes that were killed while they made it
     try:
         if not path.exists():
             write_matrix(path, shape, dtype, lambda new: new.fill(math.nan), first=True)

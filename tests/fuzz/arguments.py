@@ -22,11 +22,15 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas
+import scipy.sparse
 import torch
 
 matplotlib.use("Agg")
@@ -46,6 +50,17 @@ JUNK: tuple[Any, ...] = (
     *(torch.eye(2), torch.tensor(0.5), torch.zeros(0), torch.ones(3, device="meta"), torch.eye(3).to_sparse()),
     *(torch.ones(3, dtype=torch.complex64), torch.float32, Path("there/is/none"), nsd.DEQ("relu", 0.1)),
     *(nsd.ENN(["tanh"]), nsd.activation("relu"), "\x00", "a" * 300, "../x\n", "\ud800"),
+    *(np.str_("tanh"), Fraction(1, 3), Decimal("0.2"), np.bool_(True), np.float16(0.3), np.array(2), np.array(0.3)),
+    *(np.ma.masked, np.ma.array([1.0, 2.0, 3.0], mask=[1, 0, 0]), np.eye(3)[::-1], np.broadcast_to(1.0, (3, 3))),
+    *(np.full((3, 3), 5e-324), np.full((3, 3), 2**64 - 1, dtype=np.uint64), np.eye(3, dtype=np.float16)),
+    *(np.where(np.eye(3) > 0, np.nan, np.inf), np.array(["2020-01-01"], dtype="M8[D]"), np.void(b"x"), 5e-324),
+    *(torch.eye(3, requires_grad=True), torch.tensor(0.2, requires_grad=True), torch.eye(3, dtype=torch.bfloat16)),
+    *(
+        torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+        torch.ones(3).expand(3, 3),
+        scipy.sparse.eye_array(3),
+    ),
+    *(pandas.DataFrame(np.eye(3)), pandas.array([1, None, 0], dtype="Int64"), pandas.Categorical(["a", "b", "a"])),
 )
 Sound = dict[str, Any]
 

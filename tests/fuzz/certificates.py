@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 import notsodeep as nsd
-from fuzz.draws import PLAIN
+from fuzz.draws import PLAIN, an_activation
+from fuzz.modules import a_cell
 from notsodeep.kernels import diagonal, pairwise
 from notsodeep.matching import Twin
 
@@ -18,17 +19,31 @@ Array = NDArray[Any]
 
 
 def a_request(rng: np.random.Generator) -> dict[str, Any]:
-    """A built-in activation, a kernel, and a range of norms: one norm, a narrow or a wide one, from zero, all."""
-    name = str(rng.choice(PLAIN))
-    sigma_a2 = float(rng.uniform(0.05, 0.95)) * min(nsd.DEQ(name, 0.0).limit, 1.0)
+    """A network, a kernel, and a range of norms: one norm, a narrow or a very wide one, from zero, all."""
+    deq = _a_network(rng)
     kernel = str(rng.choice(["ck", "ntk", "ntk_frozen"]))
-    low = 10.0 ** rng.uniform(-3.0, 2.0)
-    high = low * float(rng.choice([1.0, 10.0 ** rng.uniform(0.0, 0.4), 10.0 ** rng.uniform(0.4, 1.0)]))
-    norms = [(low, high), (low, high), (0.0, min(high, 10.0)), (0.0, math.inf)][
-        int(rng.choice(4, p=[0.4, 0.4, 0.1, 0.1]))
+    low = 10.0 ** rng.uniform(-4.0, 2.0)
+    widths = [1.0, 10.0 ** rng.uniform(0.0, 0.4), 10.0 ** rng.uniform(0.4, 1.0), 10.0 ** rng.uniform(1.0, 3.0)]
+    high = low * widths[int(rng.choice(4, p=[0.3, 0.3, 0.2, 0.2]))]
+    norms = [(low, high), (0.0, min(high, 10.0)), (0.0, 10.0 ** rng.uniform(0.0, 3.0)), (0.0, math.inf)][
+        int(rng.choice(4, p=[0.75, 0.08, 0.09, 0.08]))
     ]
-    kinds = 1 if norms[1] == math.inf or nsd.DEQ(name, 0.0).homogeneous else int(rng.integers(1, 4))
-    return {"deq": nsd.DEQ(name, sigma_a2), "kernel": kernel, "norms": norms, "kinds": kinds}
+    kinds = 1 if norms[1] == math.inf or deq.homogeneous else int(rng.integers(1, 4))
+    return {"deq": deq, "kernel": kernel, "norms": norms, "kinds": kinds}
+
+
+def _a_network(rng: np.random.Generator) -> nsd.DEQ | nsd.ENN:
+    """Mostly a DEQ of a built-in activation; also cells, deep networks, biases and variances far from one."""
+    kind = rng.choice(["plain", "bias", "cell", "layers", "affine"], p=[0.5, 0.2, 0.1, 0.1, 0.1])
+    if kind == "cell":
+        return a_cell(rng)
+    if kind == "layers":
+        return nsd.ENN([an_activation(rng) for _ in range(int(rng.integers(1, 4)))])
+    phi = an_activation(rng) if kind == "affine" else nsd.activation(str(rng.choice(PLAIN)))
+    sigma_a2 = float(rng.choice([rng.uniform(0.05, 0.95), 0.99])) * min(nsd.DEQ(phi, 0.0).limit, 1.0)
+    if kind == "plain":
+        return nsd.DEQ(phi, sigma_a2)
+    return nsd.DEQ(phi, sigma_a2, float(10.0 ** rng.uniform(-3, 2)), float(10.0 ** rng.uniform(-3, 1)))
 
 
 def largest_error(rng: np.random.Generator, twin: Twin) -> tuple[float, int]:

@@ -69,6 +69,14 @@ def modules(rng: np.random.Generator) -> Outcome:
     return Outcome([modules.proofs, modules.in_place, modules.state][int(rng.integers(3))](rng))
 
 
+def inputs(rng: np.random.Generator) -> Outcome:
+    """Forms of rows, interrupts and threads; an input is a row, or a call."""
+    from fuzz import inputs
+
+    calls = *(inputs.forms,) * 6, inputs.interrupted, inputs.together
+    return Outcome(calls[int(rng.integers(len(calls)))](rng))
+
+
 def _kernels(rng: np.random.Generator, network: Any) -> Outcome:
     X = rows(rng)
     kinds = [k for k in KERNELS if k == "ck" or all(phi.continuous for phi in network.activations)]
@@ -359,6 +367,7 @@ CASES = {
     "cells": cells,
     "modules": modules,
     "settings": settings,
+    "inputs": inputs,
 }
 
 

@@ -31,13 +31,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fuzz.checks import CASES, run_case
 from notsodeep.errors import NotSoDeepWarning
 
-SHARES = (
+_SHARES = (
     *("kernels",) * 30,
     *("equivalents", "machines") * 4,
     *("laws", "arguments") * 2,
     *("cli", "files", "documents", "certificates", "derivatives", "settings"),
     *("cells", "modules") * 3,
 )
+SHARES = (*_SHARES, *_SHARES, "inputs")  # which wait for an interrupt, or for threads
 SLOW, LARGE = 5.0, 1000.0  # seconds and megabytes for at most fifty points, unless a warning has said so
 HANGS = 90  # seconds of the processor for a case, which is several calls, some of them of more points
 

@@ -22,6 +22,7 @@ CASES = [
     ("cells", 0, 6),
     ("modules", 0, 6),
     ("settings", 0, 2),
+    ("inputs", 0, 4),
 ]
 
 

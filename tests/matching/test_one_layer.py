@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
+import oracle_units
 from helpers import sampled, tolerance, ulps
 from notsodeep.activations import Activation
 from notsodeep.errors import ActivationError, InfeasibleMatchError, InvalidInputError
@@ -195,6 +196,40 @@ def test_homogeneous_networks_need_one_kind(phi, trains):
         cone = 3e-8 if kernel == "ntk" else 0.0  # it has a root at rho = 1, where s t rho is rounded by up to 4e-16
         assert worst_error(twin) <= twin.bound + cone
         assert twin.bound <= tol
+
+
+@pytest.mark.parametrize(
+    ("network", "kernel", "high", "kinds", "refused"),
+    [
+        (nsd.DEQ("erf", 0.19, 2.8, 0.07), "ntk_frozen", 822.0, 2, True),
+        (nsd.DEQ("mish", 0.21, 2.1), "ck", 1032.0, 4, False),
+        (nsd.DEQ("softplus", 0.24, 2.8, 0.007), "ck", 488.0, 2, False),
+        (nsd.DEQ("softplus", 0.15, sigma_c2=0.1), "ck", 800.0, 2, False),
+        (nsd.DEQ("gelu", 0.15, sigma_c2=0.1), "ck", 822.0, 2, True),
+    ],
+)
+def test_long_ranges_from_zero_hold_or_are_refused(network, kernel, high, kinds, refused):
+    """Before the first norm that is computed nothing was looked at: a bound of .16 stood beside an error of 5."""
+
+    def found():
+        return nsd.match_one_layer(network, kernel, (0.0, high), kinds=kinds)
+
+    if refused:
+        with pytest.raises(InfeasibleMatchError, match="begin it further from zero"):
+            found()
+        return
+    twin, norms = found(), high * np.logspace(-8, 0, 17)
+    assert max(oracle_units.error(twin, s, s, 1.0) for s in norms) <= twin.bound
+
+
+def test_rounding_where_the_diagonal_is_small_is_in_the_bound():
+    """Where the diagonal grows by 1e10 over the norms a bound of 5e-10 stood beside errors of 5e-6."""
+    square = nsd.activation("hermite", coefficients=(0.54, 0.44, 0.04))
+    network, given = nsd.DEQ(square, 0.0, 1.0, 0.35), {"kinds": 3, "trains": "readout"}
+    twin = nsd.match_one_layer(network, "ntk", (8.0, 60.0), **given)
+    assert max(oracle_units.error(twin, s, s, 1.0) for s in np.linspace(8.0, 9.0, 21)) <= twin.bound
+    with pytest.raises(InfeasibleMatchError, match="begin it further from zero"):
+        nsd.match_one_layer(network, "ntk", (8.0, 3350.0), **given)
 
 
 def test_a_range_from_zero_upwards():

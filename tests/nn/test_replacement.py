@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import time
 import warnings
 from collections.abc import Iterator
@@ -655,3 +656,49 @@ def test_too_few_rows_and_weak_students_promise_nothing() -> None:
         replaced(student=nn.Linear(P, CLASSES), options=ReplaceOptions(steps=1, lr=0.0), disagreement=0.005)
     assert weak.value.disagreement > 0.005  # what was asked for
     assert weak.value.coverage < 0.05
+
+
+class OfTheBatch(nn.Module):
+    """Subtracts the mean of whatever rows come together, as a normalisation by the statistics of a batch does."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x) + 30.0 * x.mean(0).square().sum() * torch.tensor([1.0, 0.0])
+
+
+@pytest.mark.parametrize("where", ["student", "rung", "model"])
+def test_networks_whose_answers_depend_on_the_batch_are_refused(where):
+    """Once 2 % were promised, and 67 % of the rows got another answer when they came alone."""
+    torch.manual_seed(0)
+    X, model = torch.randn(1200, 5), nn.Linear(5, 2)
+    odd, given = OfTheBatch(model), {"disagreement": 0.1, "calibration": X[600:], "progress": False}
+    given["options"] = nsd.nn.ReplaceOptions(steps=0)
+    calls = {
+        "student": lambda: nsd.replace(model, X[:600], student=odd, **given),
+        "rung": lambda: nsd.replace(model, X[:600], ladder=[odd, model], **given),
+        "model": lambda: nsd.replace(odd, X[:600], student=model, **given),
+    }
+    with pytest.raises(InvalidInputError, match=r"depend on the batch: .* get another"):
+        calls[where]()
+
+
+def test_the_autocast_of_the_measurement_is_kept(tmp_path):
+    """Once a replacement cast to another type wherever it was called, and two thirds of the promises broke."""
+    torch.manual_seed(0)
+    X, model = torch.randn(1200, 5), nn.Sequential(nn.Linear(5, 64), nn.Tanh(), nn.Linear(64, 2))
+    given = {"tolerance": 1e-3, "disagreement": 0.1, "calibration": X[600:], "progress": False}
+    given |= {"student": copy.deepcopy(model), "options": nsd.nn.ReplaceOptions(steps=0)}
+    cast = functools.partial(torch.autocast, "cpu", dtype=torch.bfloat16)
+    plain, wanted = nsd.replace(model, X[:600], **given), model(X).detach()
+    with cast():
+        other, rounded = nsd.replace(model, X[:600], **given), model(X).detach()
+        assert torch.equal(plain(X), wanted)
+        assert torch.equal(plain.predict(X), wanted)
+    assert not torch.equal(rounded, wanted)
+    other.save(tmp_path / "other")
+    for fast in (other, nsd.nn.Replacement.load(tmp_path / "other", model, copy.deepcopy(model))):
+        assert float((fast(X) - rounded).abs().max()) <= float((rounded - wanted).abs().max())
+        assert not torch.equal(fast(X).float(), wanted)

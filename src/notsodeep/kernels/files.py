@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._arguments import KINDS, shown
 from .._files import open_matrix
 from ..errors import CheckpointError, InvalidInputError
 from ..networks import Convolutional, Kernel, Network
@@ -85,6 +86,8 @@ def fill_files(
 def _opened(
     out: Mapping[Kernel, Any], kernels: Mapping[Kernel, None], shape: tuple[int, int], dtype: str
 ) -> dict[Kernel, np.memmap]:
+    if not all(KINDS[Path].test(out[k]) for k in kernels if k in out and is_path(out[k])):
+        raise InvalidInputError(f"out= must name files as the file system can, got {shown(out)}")
     paths = {k: Path(os.path.realpath(out[k])) for k in kernels if k in out and is_path(out[k])}
     if len(set(paths.values())) < len(kernels):
         raise InvalidInputError(f"out= must name a file of its own for each of {tuple(kernels)}, got {out!r:.200}")

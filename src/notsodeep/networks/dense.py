@@ -161,7 +161,8 @@ class DEQ(Dense):
         return (1.0, 0.0) if self.normalise else super().drives
 
     def __hash__(self) -> int:  # two equal tensors have different hashes
-        return hash((self.activations, self.variances, self.readout, self.normalise))
+        # a tuple of its own: from Python 3.14 on tuples keep their hashes, and functions see whether they have changed
+        return hash((*self.activations, self.variances, self.readout, self.normalise))
 
     def __repr__(self) -> str:
         a, b, c = self.variances
@@ -301,7 +302,7 @@ def _normalised_limit(activations: tuple[Activation, ...], sigma_c2: float) -> f
 def _layers_of(given: Any, what: str) -> tuple[Activation, ...]:
     """Return one activation or several as a tuple."""
     single = isinstance(given, str | Activation) or callable(given)
-    if not (single or isinstance(given, Iterable)) or getattr(given, "ndim", 1) == 0:
+    if not single and (not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0):
         raise InvalidInputError(f"{what} takes an activation or a list of activations, got {given!r}")
     layers = [given] if single else list(given)
     if not layers:
@@ -330,6 +331,9 @@ class ENN(Dense):
 
     def __init__(self, activations: Iterable[ActivationLike] | ActivationLike) -> None:
         object.__setattr__(self, "activations", _layers_of(activations, "an explicit network"))
+
+    def __hash__(self) -> int:  # as that of a DEQ
+        return hash((*self.activations,))
 
     def expression(self, rates: Sequence[Any] | None = None) -> tuple[Node, ...]:
         """Return the layers and the readout; ``rates`` are those of W_1 ... W_L and of the readout."""

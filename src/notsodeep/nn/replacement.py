@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -23,10 +23,11 @@ from .enn import write_onnx
 from .ladder import Called, common_scale, looser, looser_rungs, scores_of, thresholds_of, with_score
 from .model import LIMITS, in_batches, median_times, naming
 from .student import OWN, Data, ReplaceOptions, Scored, Student, distil, mix, width_of
-from .teacher import Agreement, Teacher, check_fresh, evaluating, is_stream, read_rows, rows_of
+from .teacher import Agreement, Teacher, autocast_of, check_fresh, evaluating, is_stream, read_rows, rows_of
 
 _SHARES = (0.6, 0.15, 0.25)  # of X without calibration rows: distilled, chosen, measured
 _KNOWN_ROWS = 16  # by whose outputs a stored replacement knows its model
+_ALONE = 32  # rows that are asked one by one, too
 
 
 class Training(TypedDict, total=False):
@@ -140,7 +141,9 @@ def replace(
     record |= asdict(ask.agreement) | {"labels": truth is not None, "abstains": abstains}
     record["rungs"] = [(rung.kind, *line) for rung, line in zip(rungs, scale, strict=True)]
     certificate = certify(measured, thresholds, (disagreement, confidence), **record)
-    return Replacement(model, rungs, certificate, rows.shape[1:], Known.of(measure, again, rungs))
+    fast = Replacement(model, rungs, certificate, rows.shape[1:], Known.of(measure, again, rungs))
+    _check_alone(fast, measure)
+    return fast
 
 
 # ---- the module ----------------------------------------------------------------------------------------------
@@ -188,6 +191,7 @@ class Replacement(Drawn, nn.Module):
         self._known, self._counts, self._warned = known, [(0, 0)], False
         self._ask = Teacher(model, Agreement(certificate.tolerance, certificate.share))
         self._ask.shape = None if known is None else tuple(known.answers[0].shape[1:])
+        self._autocast = autocast_of(self.scored.scale.device)
         self.training = False
 
     @property
@@ -280,7 +284,8 @@ class Replacement(Drawn, nn.Module):
         if k == len(self.rungs):
             if self.certificate.abstains:
                 return x.new_full((len(x), *self._known.answers[0].shape[1:]), math.nan), len(x)
-            return self._ask(x), len(x)
+            with self._as_measured():
+                return self._ask(x), len(x)
         outputs, left = self._climb(x, k)
         if not len(left):
             return outputs, 0
@@ -289,9 +294,14 @@ class Replacement(Drawn, nn.Module):
 
     def _climb(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Return the outputs of rung k, and the numbers of the rows of which it is not sure."""
-        with evaluating(self.rungs[k]):
+        with evaluating(self.rungs[k]), self._as_measured():
             outputs, score = self.rungs[k](x)
         return outputs, (~(score.double() >= self.certificate.rungs[k].threshold)).nonzero()[:, 0]
+
+    def _as_measured(self) -> torch.autocast:
+        """Answer under the autocast, or without, under which the promise was measured."""
+        kind = self.scored.scale.device.type
+        return torch.autocast(kind, dtype=self._autocast, enabled=self._autocast is not None)
 
     # -- after calibration -------------------------------------------------------------------------------
     def drift(self) -> Drift:
@@ -329,6 +339,7 @@ class Replacement(Drawn, nn.Module):
         tensors |= {f"known.{k}": value for k, value in enumerate([*self._known[:2], *self._known.answers])}
         rungs = [_description(rung.student) for rung in self.rungs]
         document = {"shape": list(self.shape), "rungs": rungs, "certificate": asdict(self.certificate)}
+        document["autocast"] = None if self._autocast is None else str(self._autocast).removeprefix("torch.")
         write_file(path, tensors, {"kind": "replacement", **document})
 
     @staticmethod
@@ -338,7 +349,8 @@ class Replacement(Drawn, nn.Module):
         A student of your own needs a network of its architecture, and other rungs of a ladder the functions
         themselves: ``student`` is one of them, or a list.
         """
-        schema = {"shape": Sequence[int], "rungs": list[dict[str, Any]], "certificate": dict[str, Any]}
+        schema: dict[str, Any] = {"shape": Sequence[int], "rungs": list[dict[str, Any]], "certificate": dict[str, Any]}
+        schema["autocast"] = Literal["bfloat16", "float16"] | None
         tensors, document = read_file(path, "replacement", schema)
         given = iter(student if isinstance(student, list | tuple) else [] if student is None else [student])
         try:
@@ -357,7 +369,9 @@ class Replacement(Drawn, nn.Module):
             found = Replacement(model, rungs, certificate, document["shape"], known)
             weights = next(model.parameters(), None) if isinstance(model, nn.Module) else None
             found = found if weights is None else found.to(weights.device)
-            known.check(found)
+            found._autocast = getattr(torch, document["autocast"]) if document["autocast"] else None
+            with found._as_measured():
+                known.check(found)
         except (KeyError, TypeError, RuntimeError, ValueError, IndexError, StopIteration, NotSoDeepError) as error:
             raise CheckpointError(f"{path} does not describe this replacement: {error}") from error
         return found
@@ -591,10 +605,40 @@ def _asked_again(ask: Teacher, data: Data, order: Tensor) -> Tensor:
     order = order.to(data.rows.device)
     again = torch.empty_like(data.answers)
     again[order] = in_batches(ask, data.rows[order], LIMITS.batch // 8)
-    share = float(data.differs(again).double().mean())
-    if share > 0.05:
-        raise InvalidInputError(
-            f"the model's outputs depend on the batch: {share:.1%} of the rows get another answer among other rows. A "
-            "replacement needs a model that answers each row by itself"
-        )
+    some = data[_spread(data)]
+    alone = torch.cat([ask(row[None]) for row in some.rows])
+    for share, how, most in ((data.differs(again), "among other rows", 0.05), (some.differs(alone), "alone", 0.1)):
+        if float(share.double().mean()) > most:
+            raise InvalidInputError(
+                f"the model's outputs depend on the batch: {float(share.double().mean()):.1%} of the rows get another "
+                f"answer {how}. A replacement needs a model that answers each row by itself"
+            )
     return again
+
+
+def _check_alone(fast: Replacement, data: Data) -> None:
+    """Refuse a student or a rung whose answers to a row depend on the rows beside it: the promise is of each row."""
+    data = data[: LIMITS.batch]
+    some = _spread(data)
+    for k, rung in enumerate(fast.rungs):
+        outputs, unsure = fast._climb(data.rows, k)
+        alone = [fast._climb(row[None], k) for row in data.rows[some]]
+        again, outputs = torch.cat([found for found, _ in alone]), outputs[some]
+        if isinstance(rung.student, Called):  # a solver stops by the batch
+            other = data.agreement.differs(again.nan_to_num(), outputs.nan_to_num())
+            left = torch.tensor([len(where) for _, where in alone], device=some.device) > 0
+            other |= left != torch.isin(some, unsure)
+        else:
+            near = 1e-3 * fast.scored.scale + 8.0 * torch.finfo(outputs.dtype).eps * outputs.abs().amax()
+            other = ((again - outputs).abs() > near).reshape(len(some), -1).any(1)
+        if float(other.double().mean()) > 0.1:
+            raise InvalidInputError(
+                f"the answers of {f'rung {k + 1} of the ladder' if k else 'the student'} depend on the batch: "
+                f"{float(other.double().mean()):.1%} of the rows get another one alone. Take networks that answer each "
+                "row by itself: nn.BatchNorm1d(..., track_running_stats=False), say, does not"
+            )
+
+
+def _spread(data: Data) -> Tensor:
+    """Return the numbers of a few rows, spread over all of them."""
+    return torch.linspace(0, len(data) - 1, min(_ALONE, len(data)), dtype=torch.float64).long().to(data.rows.device)

@@ -104,6 +104,11 @@ def evaluating(model: Any) -> Iterator[None]:
             part.training = True
 
 
+def autocast_of(device: torch.device) -> torch.dtype | None:
+    """Return the type to which torch casts on a device at this place, if it does."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+
+
 class Teacher:
     """Answer rows as a model does; whatever is no answer is refused."""
 

@@ -8,6 +8,7 @@ maximum norm, in every variable (Bernstein).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from ...units.elementary import parseval_root
 from ...units.norm_units import NormUnits
 from .._limits import LIMITS
 from ..certificates import Supremum, Tried
-from .orders import Array, KernelOrders, cell_least, grid_excess, grid_slack, quadratic
+from .orders import Array, KernelOrders, grid_excess, grid_slack, quadratic
 from .units import UnitFit, gained
 
 
@@ -38,7 +39,7 @@ class LayerDesign:
 def projection_bound(target: KernelOrders, parts: Array) -> float:
     """Return the largest relative deficit over the whole range."""
     left = np.maximum(quadratic(target.grid[1], target.deficit(parts)), 0.0)
-    return float(_quotient(left[None], target.diagonal, 2 * target.degree)[0]) + LIMITS.rounding
+    return float(_quotient(left[None], target)[0]) + LIMITS.rounding
 
 
 def certify(target: KernelOrders, parts: Array, want: Array, fitted: UnitFit, gain: Array) -> Supremum:
@@ -46,6 +47,8 @@ def certify(target: KernelOrders, parts: Array, want: Array, fitted: UnitFit, ga
 
     ``fitted`` is fitted to ``want``, which are the ``parts`` up to signs or rotations among the kinds of each order.
     """
+    if not target.least.min() > 0.0:
+        return Supremum(math.inf, math.inf, target.low)
     rows = target.grid[1]
     scale = np.sqrt(np.diag(target.total))
     want = want * scale
@@ -55,10 +58,10 @@ def certify(target: KernelOrders, parts: Array, want: Array, fitted: UnitFit, ga
     flat, total = have.reshape(-1, len(target.nodes)), _whole(target, fitted, trained=bool(gain[-1] > 1.0))
     # Parseval: orders beyond the table are what the units have, less those in it
     beyond = np.abs(quadratic(rows, total - flat.T @ flat))
-    whole = _difference(target, want, have, reach) + float(
-        _quotient(beyond[None], target.diagonal, 2 * target.degree)[0]
-    )
+    whole = _difference(target, want, have, reach) + float(_quotient(beyond[None], target)[0])
     whole += LIMITS.rounding * max(1.0, fitted.largest / LIMITS.largest_coefficients)
+    # where the diagonal is small, sums of terms as large as it is elsewhere cancel
+    whole += LIMITS.rounding * (float(target.diagonal.max() / target.least.min()) - 1.0)
     apart = target.interpolation
     # all is relative to the interpolant's diagonal, which is so near to the kernel's
     bound = (whole + apart + 2.0 * target.aliased) / (1.0 - apart) if apart < 1.0 else float("inf")
@@ -101,9 +104,12 @@ def _each(target: KernelOrders, want: Array, have: Array, coarse: float) -> Arra
     wished[: len(want)] = want
     lebesgue = 1.0 + 2.0 / np.pi * np.log(target.degree + 2.0)
     least = float(target.floor(4 * len(target.nodes)).min())
-    e, c = (lebesgue**2 * (part**2).sum(1).max(1) / max(least, 1e-300) for part in (error, wished))
-    place = np.argsort(e + 2.0 * np.sqrt(e * c))
-    exact = place[np.cumsum((e + 2.0 * np.sqrt(e * c))[place]) > coarse]
+    if least > 0.0:
+        e, c = (lebesgue**2 * (part**2).sum(1).max(1) / least for part in (error, wished))
+        place = np.argsort(e + 2.0 * np.sqrt(e * c))
+        exact = place[np.cumsum((e + 2.0 * np.sqrt(e * c))[place]) > coarse]
+    else:
+        e, c, exact = np.empty(len(have)), np.empty(len(have)), np.arange(len(have))
     e[exact], c[exact] = _suprema(target, error[exact]), _suprema(target, wished[exact])
     return np.asarray(e + 2.0 * np.sqrt(e * c))
 
@@ -170,12 +176,14 @@ def _suprema(target: KernelOrders, parts: Array) -> Array:
     out = np.zeros(len(parts))
     for chunk in np.array_split(np.arange(len(parts)), max(1, len(parts) // 128)):
         square = ((parts[chunk] @ target.grid[1].T) ** 2).sum(1)
-        out[chunk] = _quotient(square, target.diagonal, 2 * target.degree)
+        out[chunk] = _quotient(square, target)
     return out
 
 
-def _quotient(top: Array, bottom: Array, degree: int) -> Array:
-    """Bound top / bottom, polynomials of this degree given on the grid; top (rows, grid)."""
-    excess = grid_excess(grid_slack(degree, len(bottom) - 1))
+def _quotient(top: Array, target: KernelOrders) -> Array:
+    """Bound polynomials, given on the grid (rows, grid), relative to the diagonal; infinite where that may vanish."""
+    excess = grid_excess(grid_slack(2 * target.degree, len(target.diagonal) - 1))
     most = np.maximum(top[:, 1:], top[:, :-1]) + excess * top.max(1, keepdims=True)
-    return np.asarray((most / cell_least(bottom, degree)).max(1))
+    if not target.least.min() > 0.0:
+        return np.full(len(top), np.inf)
+    return np.asarray((most / target.least).max(1))

@@ -86,7 +86,9 @@ class KernelOrders:
 
     def at(self, cells: int) -> tuple[Array, Array]:
         """Return norms at equidistant Chebyshev angles, and the matrix that interpolates there from the nodes."""
-        angle = np.pi * np.arange(cells + 1) / cells
+        return self._at_angles(np.pi * np.arange(cells + 1) / cells)
+
+    def _at_angles(self, angle: Array) -> tuple[Array, Array]:
         basis = np.cos(np.outer(angle, np.arange(len(self.nodes))))
         return norms_at(np.cos(angle), self.low, self.high), basis @ to_coefficients(len(self.nodes))
 
@@ -99,6 +101,12 @@ class KernelOrders:
     def diagonal(self) -> Array:
         """k(s, s, 1) / s^(2 power) on the grid."""
         return quadratic(self.grid[1], self.total)
+
+    @functools.cached_property
+    def least(self) -> Array:
+        """A lower bound of the diagonal in every cell of the grid."""
+        low = cell_least(self.diagonal, 2 * self.degree)
+        return low if low.min() > 0.0 else self.floor(len(low))
 
     @functools.cached_property
     def interpolation(self) -> float:
@@ -131,10 +139,13 @@ class KernelOrders:
     def _half_way(self) -> float:
         """Return twice the largest error of the interpolants half way between the nodes.
 
-        It is taken over all orders, for norms that are equal, neighbours, or at the ends, at many cosines.
+        It is taken over all orders, for norms that are equal, neighbours, or at the ends, at many cosines. Before the
+        first node of a range that begins at zero there is no half way: any scale may lie there, so many are looked at.
         """
-        s, rows = self.at(len(self.nodes))
-        s, rows = s[s > 0.0], rows[s > 0.0]
+        angles = np.pi * np.arange(len(self.nodes) + 1) / len(self.nodes)
+        if self.low == 0.0:
+            angles = np.append(angles[:-1], np.pi - angles[1] * 0.5 ** np.arange(2, 12))
+        s, rows = self._at_angles(angles)
         each, size = np.arange(len(s)), len(self.orders)
         i = np.tile(each, 4)
         j = np.concatenate([each, np.minimum(each + 1, each[-1]), 0 * each, 0 * each + each[-1]])

@@ -22,6 +22,8 @@ from .bound import LayerDesign, certify, projection_bound
 from .orders import NOISE, Array, KernelOrders, measure, parity_of, quadratic, resolved, sketch
 from .units import FAMILY, Allowance, assemble, fit, gains, rotated, smallest, wanted
 
+_NO_BOUND = 1e300
+
 
 def design(
     network: Network, kernel: Kernel, norms: tuple[float, float], tol: float, kinds: int | str, trains: Trains
@@ -39,11 +41,18 @@ def design(
             rows.append(Tried(count, reach, FAMILY))
             continue
         layer, proof = _finished(target, parts, _allowed(reach, resolution, kinds), trains)
-        rows.append(Tried(count, proof.bound, FAMILY))
+        rows.append(Tried(count, min(proof.bound, _NO_BOUND), FAMILY))
         if proof.bound <= (tol if kinds == "auto" else 1.0):  # 1 is the error of a layer of zeros
             reason = f"the fewest kinds of units within tol = {tol:.3g}" if kinds == "auto" else "kinds as asked for"
             return LayerDesign(layer, proof, tuple(rows), reason)
     best, listing = min(rows, key=lambda row: row.bound), "\n".join(f"  {row}" for row in rows)
+    if best.bound > 1.0:
+        raise InfeasibleMatchError(
+            f"on norms {norms[0]:.4g} to {norms[1]:.4g} no layer of {best.kinds} kinds of units is known to be nearer "
+            f"to the {kernel} of {network!r} than a layer of zeros is: the norms that are computed do not resolve it. "
+            "End the range at a smaller norm, begin it further from zero, or, for a DEQ, take norms=(0, inf)",
+            best.bound,
+        )
     raise InfeasibleMatchError(
         f"no layer of up to {LIMITS.most_kinds} kinds of units has the {kernel} of {network!r} within "
         f"tol = {tol:.3g}:\n{listing}\n"
