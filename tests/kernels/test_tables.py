@@ -390,7 +390,10 @@ def test_tiles_of_several_threads_are_those_of_one(digits):
             np.testing.assert_array_equal(several[kind], several[kind].T)
 
 
-@pytest.mark.parametrize("name", ["tanh", "arctan", "erf", "gelu", "silu", "elu"])
+_KINKED = pytest.param("hard_swish", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "arctan", "erf", "gelu", "silu", "elu", _KINKED])
 def test_norms_over_eight_decades_share_a_table(name):
     """Beside a power of the norm that changes on the way short rows keep their digits."""
     rng = np.random.default_rng(0)
