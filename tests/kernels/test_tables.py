@@ -102,7 +102,7 @@ def test_tables_of_single_precision_are_smaller_and_exact_enough(net):
             level = table.level(kind, torch.float64)
             x2 = (torch.asin(x) if level.warped else x) * level.scale
             i, j, k = torch.cartesian_prod(*(torch.arange(n) for n in (5, 5, 7))).T
-            found = level.at(table.side(level, kind, t[i]), table.side(level, kind, t[j]), x2[k])
+            found = level.at(table.side(level, kind, t[i]).T, table.side(level, kind, t[j]).T, x2[k])
             exact = reference[kind][i, j, k]
             assert float((found - exact).abs().max()) < room * float(exact.abs().max()), (kind, table.reach)
 
@@ -140,7 +140,7 @@ def test_tanh_has_a_table_far_beyond_its_features():
     for kind in KINDS:
         level = table.level(kind, torch.float64)
         x2 = (torch.asin(r) if level.warped else r) * level.scale
-        found = level.at(table.side(level, kind, t[i]), table.side(level, kind, t[j]), x2[k])
+        found = level.at(table.side(level, kind, t[i]).T, table.side(level, kind, t[j]).T, x2[k])
         own = table.diagonal(kind, t)
         assert float(((found - reference[kind][i, j, k]).abs() / (own[i] * own[j]).sqrt()).max()) < tolerance(), kind
 
@@ -390,7 +390,10 @@ def test_tiles_of_several_threads_are_those_of_one(digits):
             np.testing.assert_array_equal(several[kind], several[kind].T)
 
 
-@pytest.mark.parametrize("name", ["tanh", "arctan", "erf", "gelu", "silu", "elu"])
+_KINKED = pytest.param("hard_swish", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "arctan", "erf", "gelu", "silu", "elu", _KINKED])
 def test_norms_over_eight_decades_share_a_table(name):
     """Beside a power of the norm that changes on the way short rows keep their digits."""
     rng = np.random.default_rng(0)

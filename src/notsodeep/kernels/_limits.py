@@ -22,9 +22,9 @@ class Limits:
     steep_scale: float = 20.0  # scales of inputs from which smooth kernels need angles from the rows themselves
     long_bias: float = 1e8  # a variance of the bias beside that of the inputs, which hides their angles
     far_square: float = 60.0  # squared scales of inputs beyond which series do not reach equal points any more
-    many_norms: int = 200  # norms at which a function of them is worth a series
+    many_norms: int = 64  # norms at which a function of them is worth a series
     cap_angles: int = 18  # nodes of an interval of angles that doubles
-    panel_share: int = 16  # entries of a tile, for each of those that are cheaper one by one than the whole tile
+    panel_share: int = 32  # entries of a tile, for each of those that are cheaper one by one than the whole tile
     cap_error: float = 2e-12  # what they may be wrong between their nodes, beside the diagonal
     hidden: float = 5e-13  # times the squared scale: 1 - |r| of which a rounded covariance leaves an error of 1e-10
     many_pairs: float = 1024.0  # pairs for which a table that takes long to build is worth looking for
@@ -57,6 +57,7 @@ class Limits:
     series_end: float = 1e-6  # share of a sum that the last terms of such a bound may have
     gpu_block: tuple[int, int] = (4096, 8192)  # rows and columns of a product on a GPU: large enough to keep it busy
     gpu_listed: int = 1 << 16  # entries that a GPU may list for later, or a share of all: one megabyte
+    gpu_share: int = 16  # entries of a matrix on a GPU, for each of those that may be listed
     gpu_numbers: int = 1 << 25  # numbers held at once for single entries: 256 megabytes
 
 

@@ -312,8 +312,8 @@ class _Entries(TensorDomain, LayerMaps):
         both = OnDiagonal(series.phi).both(equilibrium_variance(series.deq, distinct**2))
         self.own = both[0][inverse]
         parts = zip(series.levels, both, strict=True)
-        sides = [(level, level.side(powers).mul_(part.sqrt())[:, inverse]) for level, part in parts]
-        self.coefficients = [level.coefficients(*side.unbind(1)) for level, side in sides]
+        sides = [(level, level.side(powers).mul_(part.sqrt()).T.contiguous()) for level, part in parts]
+        self.coefficients = [level.coefficients(*(side[which] for which in inverse)) for level, side in sides]
         self.values, self.known = self.near(apart), apart >= 0.0
 
     def layer(self, phi: Activation, points: Tensor) -> LayerMaps:

@@ -84,7 +84,7 @@ def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> bool:
     """Whether there was room for all entries that had to be listed; then they are settled."""
     x = points.x
     listing = points.trusted < 1.0  # else cosines beyond are rounding
-    room = max(LIMITS.gpu_listed, int(points.pairs) // LIMITS.panel_share) if listing else 1
+    room = max(LIMITS.gpu_listed, int(points.pairs) // LIMITS.gpu_share) if listing else 1
     i, j, lack = (torch.empty(room, dtype=dtype, device=x.device) for dtype in (torch.int32, torch.int32, x.dtype))
     found = _Listed(i, j, lack, torch.zeros(1, dtype=torch.int64, device=x.device))
     last = list(target)[-1]

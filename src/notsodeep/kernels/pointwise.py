@@ -6,16 +6,16 @@ differentiable with respect to them and to the variances of a DEQ. Matrices are 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from .._arguments import isolation
+from .._caches import cached
 from .._chebyshev import nodes, series_sum, to_coefficients
 from .._fixed_point import newton
 from ..activations import Activation
@@ -91,8 +91,7 @@ def last_variance(network: Any, squares: Tensor) -> Tensor:
 def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
     """Solve q = sigma_a2 E[phi(sqrt(q) xi)^2] + drive at the distinct squared norms ``s``; differentiable."""
     distinct, inverse = torch.unique(s.detach(), return_inverse=True)
-    solve = functools.partial(pre_activation_variance, deq, square=_square_and_rate)
-    q = by_series(solve, distinct)[inverse]
+    q = by_series(_variances, deq.detached(), distinct)[inverse]
     if torch.is_grad_enabled() and (s.requires_grad or deq.tracked):
         cell = deq.fixed_point.maps(Squares(_tracked_square), None)
         residual, rate = equation(cell, q, deq.sigma_a2, deq.drive(s, tracked=True))
@@ -100,23 +99,53 @@ def equilibrium_variance(deq: DEQ, s: Tensor) -> Tensor:
     return q
 
 
-def by_series(function: Callable[[Tensor], Tensor], s: Tensor) -> Tensor:
-    """A positive function of many sorted numbers: its logarithm as a Chebyshev series of theirs, if one is exact."""
-    if len(s) < LIMITS.many_norms or not 0.0 < float(s[0]) < float(s[-1]):
-        return function(s)
+def _variances(deq: DEQ, s: Tensor) -> Tensor:
+    return pre_activation_variance(deq, s, _square_and_rate)
+
+
+R = TypeVar("R")
+OfSquares = Callable[[R, Tensor], Tensor]
+
+
+def by_series(function: OfSquares[R], owner: R, s: Tensor) -> Tensor:
+    """A positive function of an owner and many sorted numbers, by a series that is kept for other numbers like these.
+
+    The series is one of its logarithm in theirs, if one is exact.
+    """
+    if len(s) < LIMITS.many_norms or not float(s[0]) > 0.0:
+        return function(owner, s)
     low, high = math.log(float(s[0])), math.log(float(s[-1]))
-    for size in (24, 48, 96, 192):
-        if size > len(s) // 2:
-            break
+    if not low < high:
+        return function(owner, s)
+    # outwards to a grid, whose step is at most the range itself
+    step = 2.0 ** math.floor(math.log2(min(1.0, high - low)))
+    low, high = step * math.floor(low / step), step * math.ceil(high / step)
+    found = _log_series(function, owner, low, high, (len(s) // 48).bit_length())
+    if found is None:
+        return function(owner, s)
+    c, start, slope = found
+    at = (2.0 * s.log() - (low + high)) / (high - low)
+    return torch.exp(series_sum(c, 2.0 * at) + start + slope * at)
+
+
+@cached(256)
+def _log_series(
+    function: OfSquares[R], owner: R, low: float, high: float, doublings: int
+) -> tuple[Tensor, float, float] | None:
+    """The series between two logarithms, beside a line, from at most 24 nodes doubled so often, less one."""
+    for size in (24, 48, 96, 192)[:doublings]:
         x = torch.from_numpy(nodes(size))
-        values = function(torch.exp(0.5 * (low + high + (high - low) * x))).log()
+        try:
+            values = function(owner, torch.exp(0.5 * (low + high + (high - low) * x))).log()
+        except ConvergenceError:  # it may be beyond the numbers that were asked for
+            return None
         # the power apart: what is left is small, and so is its rounding
-        slope = (values[-1] - values[0]) / (x[-1] - x[0])
-        c = torch.tensor(to_coefficients(size)) @ (values - values[0] - slope * (x - x[0]))
+        slope = float((values[-1] - values[0]) / (x[-1] - x[0]))
+        start = float(values[0] - slope * x[0])
+        c = torch.tensor(to_coefficients(size)) @ (values - start - slope * x)
         if bool((c[-3:].abs() <= LIMITS.tolerance).all()):
-            at = (2.0 * s.log() - (low + high)) / (high - low)
-            return torch.exp(series_sum(c, 2.0 * at) + values[0] + slope * (at - x[0]))
-    return function(s)
+            return c, start, slope
+    return None
 
 
 def _tracked_square(phi: Activation, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -348,14 +377,15 @@ class KernelSpec:
         kernels = self.run(DiagonalDomain(), None, flat) if len(flat) else dict.fromkeys(self.names, flat)
         return {kernel: values.reshape(s.shape) for kernel, values in kernels.items()}
 
-    def _own(self, kernel: Kernel, s: Tensor) -> Tensor:
-        return replace(self, names=(kernel,)).diagonal(s)[kernel]
-
     def diagonals(self, s: Tensor) -> dict[Kernel, Tensor]:
         """The same at many squared norms, by series in their logarithms."""
         distinct, inverse = torch.unique(s, return_inverse=True)
-        kernels = {k: by_series(functools.partial(self._own, k), distinct) for k in self.names}
+        kernels = {k: by_series(_own, replace(self, names=(k,)), distinct) for k in self.names}
         return {kernel: values[inverse] for kernel, values in kernels.items()}
+
+
+def _own(spec: KernelSpec, s: Tensor) -> Tensor:
+    return spec.diagonal(s)[spec.names[0]]
 
 
 def _float64(value: Any) -> Tensor:

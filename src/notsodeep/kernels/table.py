@@ -129,9 +129,9 @@ class Level:
         return clenshaw(len(parts), lambda m, b: b.addmm_(*parts[m], beta=-1.0), x2, self.parity, workspace)
 
     def coefficients(self, left: Tensor, right: Tensor) -> Tensor:
-        """The coefficients (orders, entries) at single entries, from norm factors (rank, entries) of both points."""
-        parts = zip(on_device(self.signs, left.device).split(self.ranks), (left * right).split(self.ranks), strict=True)
-        return torch.stack([signs @ part for signs, part in parts])
+        """The coefficients (orders, entries) at single entries, from norm factors (entries, rank) of both points."""
+        signs, both = on_device(self.signs, left.device).split(self.ranks), (left * right).split(self.ranks, dim=1)
+        return torch.stack([part @ sign for part, sign in zip(both, signs, strict=True)])
 
     def at(self, left: Tensor, right: Tensor, x2: Tensor) -> Tensor:
         """The kernel at single entries: the norm factors of both points, and twice the angle variable in [-1, 1]."""

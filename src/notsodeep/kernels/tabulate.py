@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -141,27 +141,61 @@ def build_table(
 
 def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: float | None) -> Table | None:
     """From the smallest grid that resolves the kernels, up to the largest cosine that has one."""
+    sizes = _sizes(spec, scale, dtype)
     *wider, last = angle_caps(spec.network, scale)
-    for reach in wider:
+    for reach in wider if sizes else ():
         with contextlib.suppress(Unresolved):
-            table = _build_to(spec, scale, dtype, patience, reach)
+            table = _build_to(spec, scale, dtype, patience, reach, sizes)
             if table is not None:
                 return table
-    return _build_to(spec, scale, dtype, patience, last)
+    return _build_to(spec, scale, dtype, patience, last, sizes) if sizes else None
+
+
+def _sizes(spec: KernelSpec, scale: NormScale, dtype: torch.dtype) -> tuple[int, ...]:
+    """How many norms may do: from those on that resolve the kernels of points with themselves, which cost little."""
+    if scale.single:
+        return (1,)
+    sizes: tuple[int, ...] = (16, 20, 24, 32, 48, 72, 104, 144, 208, 288, 360)
+    sizes = sizes if dtype == torch.float64 else (10, 12, 16, 24, 32, 48)
+    room = 0.15 if spec.network.kinked else 0.0  # kinks of two points that meet ask for more than those of one
+    for i, size in enumerate(sizes):
+        t = scale.nodes(size)
+        own = torch.stack(list(spec.diagonal(t**2).values()))
+        if not bool(torch.isfinite(own).all()):
+            break
+        if _wanted_along(_along(t, own), _tolerance(dtype), room) == size:
+            return sizes[i:]
+    return ()
+
+
+def _along(t: Tensor, own: Tensor, homogeneous: bool = False) -> list[NormSeries]:
+    """Series in the norm of the kernels of points with themselves, from their values (kernels, norms) at nodes t."""
+    # over the powers that leave least to vary, the digits of short rows are not lost beside long ones
+    powers = [(2, 0)] if homogeneous else [(near, far - near) for near in (0, 2, 4) for far in range(5)]
+    over, transform = torch.stack([own / growth(power, t) for power in powers]), torch.tensor(to_coefficients(len(t)))
+    low, high = torch.aminmax(over, dim=2)
+    best = torch.where(low > 0.0, high / low, math.inf).argmin(0).tolist()
+    return [NormSeries(powers[i], transform @ over[i, k]) for k, i in enumerate(best)]
+
+
+def _wanted_along(series: Iterable[NormSeries], tolerance: float, room: float = 0.0) -> int:
+    """How many norms such series want, if a share of them is to be nothing."""
+    return max(_wanted(one.weights.abs() / one.weights.abs().max(), tolerance, room) for one in series)
 
 
 def _build_to(
-    spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: float | None, reach: float
+    spec: KernelSpec,
+    scale: NormScale,
+    dtype: torch.dtype,
+    patience: float | None,
+    reach: float,
+    norms: tuple[int, ...],
 ) -> Table | None:
     noisy = reach == 1.0 and spec.network.kinked
     tolerance = max(2e-13 if noisy else 0.0, _tolerance(dtype))  # the angle magnifies the rounding of the cosine
     double = dtype == torch.float64
     angles = (48, 64, 128, 256) if double else (32, 48, 64, 128)
-    sizes: tuple[int, ...] = (16, 20, 24, 32, 48, 72, 104, 144) if double else (10, 12, 16, 24, 32, 48)
-    # where entries are expensive the smallest grids are tried first, else those that most networks need on such a range
     slow = patience is not None
-    likely = 0 if slow else sum(scale.high > width * scale.low for width in (1.5, 4.0))
-    norms = (1,) if scale.single else sizes[likely:]
     size, terms = norms[0], angles[0]
     while patience is None or terms * size * (size + 1) <= patience:
         grid = _Grid(spec, scale, size, terms, dtype, slow, reach)
@@ -222,8 +256,7 @@ class _Grid:
         """As many norms as there are if their last orders are nothing, else what their fall lets expect."""
         if self.scale.single:
             return self.size
-        series = [one.weights.abs() / one.weights.abs().max() for one in self.diagonals.values()]
-        return max(_wanted(part, tolerance) for part in (self.relative.movedim(2, 0), *series))
+        return max(_wanted(self.relative.movedim(2, 0), tolerance), _wanted_along(self.diagonals.values(), tolerance))
 
     def table(self, tolerance: float) -> Table | None:
         """In the better variable of the angle, without what is not needed; ``None`` if it fails between its nodes."""
@@ -250,16 +283,8 @@ class _Grid:
     @functools.cached_property
     def diagonals(self) -> dict[Kernel, NormSeries]:
         """Series in the norm of the kernels of points with themselves."""
-        t, own = self.t[: self.size], self.own[:, : self.size]
-        # over the powers that leave least to vary, the digits of short rows are not lost beside long ones
-        powers = [(2, 0)] if self.homogeneous else [(near, far - near) for near in (0, 2, 4) for far in range(5)]
-        over = torch.stack([own / growth(power, t) for power in powers])
-        low, high = torch.aminmax(over, dim=2)
-        best = torch.where(low > 0.0, high / low, math.inf).argmin(0).tolist()
-        return {
-            kernel: NormSeries(powers[i], self.norm @ over[i, k])
-            for k, (kernel, i) in enumerate(zip(self.kernels, best, strict=True))
-        }
+        found = _along(self.t[: self.size], self.own[:, : self.size], self.homogeneous)
+        return dict(zip(self.kernels, found, strict=True))
 
     def _holds(self, table: Table, found: Tensor) -> bool:
         """Whether the table keeps its digits between its nodes, at norms of every order of magnitude."""
@@ -282,10 +307,10 @@ def _tolerance(dtype: torch.dtype) -> float:
     return 2e-14 if dtype == torch.float64 else 1e-9
 
 
-def _wanted(relative: Tensor, tolerance: float) -> int:
+def _wanted(relative: Tensor, tolerance: float, room: float = 0.0) -> int:
     """How many of (orders, ...) would do: those that are there, or more by the rate at which the last half falls."""
     there = len(relative)
-    if there - needed(relative, tolerance) >= LIMITS.spare_orders:
+    if there - needed(relative, tolerance) >= max(LIMITS.spare_orders, room * there):
         return there
     size = relative.reshape(there, -1).amax(1)
     half = float(size[there // 2 : there // 2 + LIMITS.spare_orders].max())
@@ -333,11 +358,21 @@ class Nodes(TensorDomain):
 
     def __init__(self, pairs: Tensor, tolerance: float) -> None:
         self.pairs, self.tolerance = pairs, tolerance
-        self.expected: Iterator[tuple[float, float]] = iter(())  # the correlations that the layers of a cell meet
+        self.groups: list[Any] = [slice(None)]  # pairs that share a range of correlations
+        self.expected: Iterator[tuple[Expected, ...]] = iter(())  # which the layers of a cell meet, for each group
 
     def layer(self, phi: Activation, points: Tensor) -> LayerMaps:
         """Return the layer as a closed form, or as a series in the angle."""
-        return _layer(phi, points, self.pairs, self.tolerance, next(self.expected, None))
+        if float(points.min()) <= 0.0:
+            raise Unresolved
+        if phi.closed_form() is not None:
+            return Layer(phi, *points[self.pairs][..., None])
+        whole, expected = OnDiagonal(phi).both(points), next(self.expected, (None,) * len(self.groups))
+        series = (
+            _AngleSeries(phi, points, self.pairs[:, group], self.tolerance, whole, ends)
+            for group, ends in zip(self.groups, expected, strict=True)
+        )
+        return _Groups(list(zip(self.groups, series, strict=True)))
 
     def through(self, phi: Activation, points: Tensor) -> Tensor:
         return mean_square(phi, "value", points)
@@ -353,7 +388,11 @@ class Nodes(TensorDomain):
         """Solve the equation of the variances, and look ahead where kinks need to know the range of correlations."""
         q = equilibrium_variance(fixed.network, state.points)
         if fixed.network.kinked or any(phi.closed_form() is None for phi in fixed.network.activations):
-            self.expected = _range(fixed, q, self.pairs, fixed.drive(state.covariance))
+            # functions of long points bend near |rho| = 1, which these need not reach where short ones do
+            drive, least = fixed.drive(state.covariance), q[self.pairs].amin(0)
+            sides = (side.nonzero().squeeze(1) for side in (least <= LIMITS.far_square, least > LIMITS.far_square))
+            self.groups = [group for group in sides if len(group)]
+            self.expected = zip(*(_range(fixed, q, self.pairs[:, g], drive[g]) for g in self.groups), strict=True)
         return q
 
     def solve(self, fixed: FixedPoint, cell: Any, points: Tensor, state: KernelState) -> Tensor:
@@ -375,7 +414,7 @@ class Nodes(TensorDomain):
 def _check_range(cell: Any, lam: Tensor) -> None:
     """Raise :class:`Unresolved` where a covariance lies beyond the series of its layer."""
     for layer in cell.layers if isinstance(cell, Cell) else [cell]:
-        if isinstance(layer, _AngleSeries) and not layer.holds(lam):
+        if isinstance(layer, _Groups) and not layer.holds(lam):
             raise Unresolved
         lam = layer.value(lam) if isinstance(cell, Cell) else lam
 
@@ -395,15 +434,6 @@ def _range(fixed: FixedPoint, q: Tensor, pairs: Tensor, drive: Tensor) -> Iterat
 
 
 Expected = tuple[float, float] | None
-
-
-def _layer(phi: Activation, q: Tensor, pairs: Tensor, tolerance: float, expected: Expected = None) -> LayerMaps:
-    """Return the layer at pairs of variances; ``expected``: the correlations that will be asked for."""
-    if float(q.min()) <= 0.0:
-        raise Unresolved
-    if phi.closed_form() is not None:
-        return Layer(phi, *q[pairs][..., None])
-    return _AngleSeries(phi, q, pairs, tolerance, OnDiagonal(phi).both(q), expected)
 
 
 def closed_enough(phi: Activation, q: Tensor, least: float) -> bool:
@@ -429,6 +459,23 @@ def layer_values(phi: Activation, q: Tensor, pairs: Tensor, angles: Tensor) -> T
     qx, qy = q[pairs].repeat_interleave(len(angles), dim=1)
     found = Layer(phi, qx, qy).both(product_root(qx, qy) * torch.cos(angles).repeat(pairs.shape[1]))
     return torch.stack(found).reshape(2, pairs.shape[1], -1)
+
+
+class _Groups(LayerMaps):
+    """A layer as series in the angle, for groups of pairs that share a range of correlations."""
+
+    def __init__(self, parts: Sequence[tuple[Any, _AngleSeries]]) -> None:
+        self.parts = parts
+
+    def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = torch.empty_like(lam), torch.empty_like(lam)
+        for which, series in self.parts:
+            value[which], slope[which] = series.both(lam[which])
+        return value, slope
+
+    def holds(self, lam: Tensor) -> bool:
+        """Whether these covariances lie where the series are."""
+        return all(series.holds(lam[which]) for which, series in self.parts)
 
 
 class _AngleSeries(LayerMaps):

@@ -355,13 +355,17 @@ class Points:
             return found
         size, (left, right) = torch.abs(lack, out=workspace("angle", lack)), self.blurs
         clear = mask & (size >= torch.maximum(left[rows, None], right[columns]))
-        angle = angle_of(size, out=size)
+        angle, total = angle_of(size, out=size), int(clear.sum())
         for sign in (1, -1):
+            if total <= few:  # mostly there is nothing near the other end
+                break
             left = clear & ((lack > 0.0) if sign > 0 else (lack < 0.0))
-            if int(left.sum()) <= few:
+            count = int(left.sum())
+            total -= count
+            if count <= few:
                 continue
             cap = self.cap(sign)
-            for number in range(cap.number(float(angle[left].max())), -1, -1):
+            for number in range(cap.number(math.acos(self.trusted)), -1, -1):
                 start, end = cap.interval(number)
                 where = left & (angle > start) if number else left
                 if int(where.sum()) > few and (levels := cap.levels(number)) is not None:
@@ -382,16 +386,18 @@ class Points:
         table = self.table
         assert table is not None
         for kernel in self.spec.names:
-            out = workspace("panels", r)
-            if ends is not None:
-                level = table.level(kernel, r.dtype, *(() if r.is_cuda else ends))
-                x2 = level.variable(r, workspace)
+            pieces, out = [*([] if ends is None else [None]), *panels], r
+            for panel in pieces:
+                if panel is None:
+                    level = table.level(kernel, r.dtype, *(() if r.is_cuda or ends is None else ends))
+                    x2 = level.variable(r, workspace)
+                else:
+                    level, x2 = panel.levels[kernel], panel.variable(workspace("angle", r), workspace)
                 found = self.series(table, level, kernel, rows, columns, x2, workspace)
-                out = out.copy_(found) if panels else found
-            for panel in panels:
-                x2 = panel.variable(workspace("angle", r), workspace)
-                found = self.series(table, panel.levels[kernel], kernel, rows, columns, x2, workspace)
-                torch.where(panel.where, found, out, out=out)
+                if panel is pieces[0]:
+                    out = found if len(pieces) == 1 else workspace("panels", r).copy_(found)
+                elif panel is not None:  # exact at 0 and 1, and without branches, which would take ten times as long
+                    out.lerp_(found, workspace("share", r).copy_(panel.where))
             if table.homogeneous:
                 out.mul_(self.sx[rows, None].sqrt().to(r.dtype)).mul_(self.sy[columns].sqrt().to(r.dtype))
             yield kernel, out
@@ -519,15 +525,14 @@ class Points:
             out = torch.cat([series_sum(scalars, part, level.parity) for part in x2.split(numbers)])
             return out.mul_(self.sx[i].sqrt()).mul_(self.sy[j].sqrt()) if table.homogeneous else out
         # the factors of all rows, or those of the entries if these are fewer
-        sides = [
-            (table.side(level, kernel, s.sqrt()), which)
-            if len(s) <= len(which)
-            else (table.side(level, kernel, s[which].sqrt()), torch.arange(len(which), device=which.device))
+        given = [
+            (s, which) if len(s) <= len(which) else (s[which], torch.arange(len(which), device=which.device))
             for s, which in ((self.sx, i), (self.sy, j))
         ]
+        sides = [(table.side(level, kernel, s.sqrt()).T.contiguous(), which) for s, which in given]
         out, at_once = torch.empty_like(x2), max(64, numbers // len(level.signs))
         for part in torch.arange(len(x2), device=x2.device).split(at_once):
-            left, right = (side.gather(1, which[part].expand(len(side), -1)) for side, which in sides)
+            left, right = (side.index_select(0, which[part]) for side, which in sides)
             out[part] = level.at(left, right, x2[part])
         return out
 
