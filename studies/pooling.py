@@ -188,7 +188,7 @@ def points(setup: Setup) -> list[Point]:
         return _group(setup, ("digits",), {"side": 8, "train": [40, 80], "test": 60}, (1, 2))
     if setup.device.startswith("cuda"):
         return _group(setup, _NAMES, {"side": 28, "train": [1000, 3000, 10_000], "test": 10_000}, (1, 3, 5))
-    found = _group(setup, _NAMES, {"side": 14, "train": [50, 100, 200], "test": 300}, (1, 3))
+    found = _group(setup, _NAMES, {"side": 14, "train": [50, 100, 200], "test": 300}, (1, 3), "/14x14")
     return found + _group(setup, _NAMES, {"side": 7, "train": [200, 500, 1000], "test": 300}, (1, 3, 5), "/7x7")
 
 
