@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.special
 import torch
+from mpmath.calculus.quadrature import GaussLegendre
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
@@ -423,6 +424,46 @@ def test_tangent_kernels_of_nearly_equal_rows(norm, angle):
         )
     slope = (found["ntk"] - found["ck"])[0, 1]
     assert slope == pytest.approx(norm**2 * float(inside), rel=0, abs=tolerance() * found["ntk"][0, 0])
+
+
+@pytest.mark.parametrize(("angle", "bias", "stretch"), [(1e-8, 0.0, 1.0), (1e-6, 1e4, 1.0), (1e-5, 0.0, 1.0 + 1e-5)])
+def test_a_deq_of_hard_tanh_at_nearly_equal_rows(angle, bias, stretch):
+    """At equilibrium, too: the layer in arbitrary precision, at the angle that solves the equation."""
+    X = turned(angle, 2.0)
+    X[1] *= stretch
+    found = nsd.ntk(D("hard_tanh", 0.1, 1.0, bias), X)
+    with mp.workdps(30):
+        a, (x, y) = mp.mpf(0.1), ([mp.mpf(float(v)) for v in row] for row in X)
+        drives = [[mp.fdot(u, v) + mp.mpf(bias) for v in (x, y)] for u in (x, y)]
+        rule = GaussLegendre(mp.mp).calc_nodes(4, mp.mp.prec)  # 24 nodes
+
+        def left(q, drive):  # E[phi^2] = 1 - 2 q c f(c) - (1 - q) P(|z| < c)
+            c = 1 / mp.sqrt(q)
+            return a * (1 - 2 * c * q * mp.npdf(c) - (1 - q) * mp.erf(c / mp.sqrt(2))) + drive - q
+
+        s, t = (mp.sqrt(mp.findroot(lambda q, d=drives[k][k]: left(q, d), drives[k][k] + a)) for k in (0, 1))
+
+        def means(rho):  # E[phi(u) phi(v)] and E[phi'(u) phi'(v)] of u = s z, v = t (rho z + spread w)
+            spread = mp.sqrt((1 - rho) * (1 + rho))
+            steps = [side / r + k * spread for r in (s, t) for side in (-1, 1) for k in (-12, -6, -2, 0, 2, 6, 12)]
+            edges = sorted({-12, *(e for e in steps if abs(e) < 12), *range(-10, 11, 2), 12})
+            total = [mp.mpf(0), mp.mpf(0)]
+            for start, end in itertools.pairwise(edges):
+                for node, weight in rule:
+                    z, share = (start + end + (end - start) * node) / 2, (end - start) * weight / 2
+                    low, high = ((side / t - rho * z) / spread for side in (-1, 1))
+                    inside, bump = mp.ncdf(high) - mp.ncdf(low), mp.npdf(low) - mp.npdf(high)
+                    outer = t * (rho * z * inside + spread * bump) + mp.ncdf(-high) - mp.ncdf(low)
+                    total[0] += share * mp.npdf(z) * max(-1, min(1, s * z)) * outer
+                    total[1] += share * mp.npdf(z) * inside * (abs(s * z) < 1)
+            return total
+
+        lam = s * t * drives[0][1] / mp.sqrt(drives[0][0] * drives[1][1])
+        for _ in range(3):
+            ck, slope = means(lam / (s * t))
+            lam += (a * ck + drives[0][1] - lam) / (1 - a * slope)
+        exact = ck + lam * slope / (1 - a * slope)
+    assert found[0, 1] == pytest.approx(float(exact), rel=0, abs=tolerance() * found[0, 0])
 
 
 @pytest.mark.parametrize("network", [D("tanh", 0.2), D("hard_tanh", 0.2), E(["arctan"])], ids=repr)

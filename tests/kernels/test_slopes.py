@@ -53,6 +53,21 @@ def test_gradients_of_a_sum_of_kernels(network, kind):
         np.testing.assert_allclose(slopes.value, kernel, rtol=0, atol=tolerance() * kernel.max())
 
 
+@pytest.mark.parametrize("network", [NETWORKS[1], nsd.DEQ("hard_tanh", 0.2)], ids=repr)
+def test_values_of_multiples_and_of_nearly_equal_rows_are_those_of_the_matrix(network):
+    X, Z = np.random.default_rng(3).standard_normal((2, 12, 7))
+    for factor in (1.5, 3.0, 0.7):
+        multiples = factor * X
+        Y = np.concatenate([X, multiples, X + np.geomspace(1e-9, 1e-4, 12)[:, None] * Z])
+        K = nsd.ntk(network, Y)
+        np.testing.assert_allclose(
+            nsd.kernel_function(network, "ntk").slopes(Y).value, K, rtol=0, atol=tolerance() * K.max()
+        )
+        if network.homogeneous:  # k(x, c x) = c k(x, x)
+            own = np.diagonal(K)[:12]
+            np.testing.assert_allclose(np.diagonal(K[:12, 12:24]), factor * own, rtol=tolerance())
+
+
 @pytest.mark.parametrize("network", [NETWORKS[0], NETWORKS[3]], ids=repr)
 def test_both_slopes_are_differences(network):
     X = rows()[8:28]

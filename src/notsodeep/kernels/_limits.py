@@ -26,7 +26,8 @@ class Limits:
     cap_angles: int = 18  # nodes of an interval of angles that doubles
     panel_share: int = 32  # entries of a tile, for each of those that are cheaper one by one than the whole tile
     cap_error: float = 2e-12  # what they may be wrong between their nodes, beside the diagonal
-    hidden: float = 5e-13  # times the squared scale: 1 - |r| of which a rounded covariance leaves an error of 1e-10
+    hidden: float = 5e-10  # times the squared scale: 1 - |r| of which a rounded covariance leaves an error of 5e-12
+    blurred_lack: float = 1e-8  # over the squared scale: 1 - |rho| below which the rounding of E[phi phi] is seen
     many_pairs: float = 1024.0  # pairs for which a table that takes long to build is worth looking for
     pairs_at_once: int = 1 << 14  # pairs evaluated entry by entry at once: they share what is known of their norms
     terms_at_once: int = 1 << 23  # terms of the series of pairs held at once: 64 megabytes

@@ -99,4 +99,7 @@ class _SlopePoints(Points):
             square, dot = (v.detach().cpu().requires_grad_() for v in (self.sx[i], self.dots(i, j, lack)))
             value = self.spec.pairwise(square, self.sy[j], dot)[kernel]
             slopes = torch.autograd.grad(value.sum(), (dot, square))
-        yield torch.arange(len(i), device=i.device), dict(zip(_NAMES, (value.detach(), *slopes), strict=True))
+        value, close = value.detach().clone(), self._close(i, j, lack)
+        if bool(close.any()):  # as in matrices: a rounded inner product hides their angle
+            value[close.cpu()] = self._by_angle(i[close], j[close], lack[close])[kernel]
+        yield torch.arange(len(i), device=i.device), dict(zip(_NAMES, (value, *slopes), strict=True))

@@ -108,6 +108,25 @@ def pair_means(
     return out
 
 
+def parallel_gap(phi: Activation, qx: Tensor, qy: Tensor, sign: Tensor, own: Tensor) -> Tensor:
+    """What E[phi(u) phi(v)] of a common variable, v = ``sign`` u at equal scales, lacks of the root of ``own``.
+
+    ``own``: E[phi^2] at both variances, (2, pairs). The mean of a square, in which nothing cancels.
+    """
+    sx, sy = qx.sqrt(), sign * qy.sqrt()
+    cuts = smoothed(phi).cuts(_SPAN * float(torch.maximum(sx.max(), sy.abs().max())))
+    ends = torch.tensor([-_SPAN, _SPAN], dtype=torch.float64).expand(len(sx), -1)
+    edges = torch.cat([ends, cuts / sx[:, None], cuts / sy[:, None]], 1).clamp_(-_SPAN, _SPAN)
+    squares = own.clamp_min(LIMITS.tiny_variance)
+    ratio, out = (squares[1] / squares[0]).sqrt(), torch.zeros_like(sx)
+    pair, panels = _split(edges.sort(dim=1).values)
+    for i, ends in zip(pair.split(LIMITS.panels_at_once), panels.split(LIMITS.panels_at_once), strict=True):
+        x, weights = panel_nodes(ends)
+        apart = ratio[i, None] * phi(sx[i, None] * x) - sign[i, None] * phi(sy[i, None] * x)
+        out.index_add_(0, i, (apart.detach() ** 2 * weights * density(x)).sum(-1))
+    return out / (2.0 * ratio)
+
+
 def _split(edges: Tensor) -> tuple[Tensor, Tensor]:
     """Panels (m, 2) between sorted edges (n, k), none of them too long for the normal density, and their rows."""
     lengths = torch.diff(edges)
