@@ -483,10 +483,11 @@ class Points:
         return (lack != 0.0) & (lack.abs() < least)
 
     def _by_angle(self, i: Tensor, j: Tensor, lack: Tensor) -> Mapping[Any, Tensor]:
-        sx, sy, lack = (v.to("cpu", torch.float64) for v in (self.sx[i], self.sy[j], lack))
+        there = (self.sx[i], self.sy[j], self.dots(i, j, lack), lack)
+        sx, sy, dots, lacking = (v.to("cpu", torch.float64) for v in there)
         try:
             with torch.no_grad():
-                return self.spec.run(ClosePairs(lack), (sx, sy), self.dots(i, j, lack))
+                return self.spec.run(ClosePairs(lacking), (sx, sy), dots)
         except Unresolved:  # for instance where inputs do not enter
             return self._by_covariance(i, j, lack)
 
