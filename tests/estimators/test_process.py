@@ -137,6 +137,13 @@ def test_the_search_ends_where_steps_gain_next_to_nothing(height, tries, most):
         assert hill(found)[0] > -LEAST_GAIN
 
 
+def test_a_process_that_searches_nothing_has_an_empty_gradient():
+    gp = nsd.DEQGaussianProcess("relu", optimise=False).fit(X[:8], Y[:8])
+    value, gradient = gp.log_marginal_likelihood(eval_gradient=True)
+    assert gradient.shape == gp.theta_.shape == (0,)
+    assert value == pytest.approx(gp.log_marginal_likelihood(), rel=tolerance())
+
+
 @pytest.mark.parametrize(("activation", "kernel"), [("relu", "ck"), ("tanh", "ntk")])
 def test_gradients_of_the_evidence_are_its_differences(activation, kernel):
     names = ("amplitude", "noise", "sigma_a2", "sigma_b2", "sigma_c2")

@@ -122,6 +122,11 @@ def test_rows_whose_scores_equal_the_threshold_are_answered_as_measured() -> Non
         assert found.coverage == (raw >= found.threshold).mean() == (raw > 0.0).mean()
 
 
+@pytest.mark.parametrize("labels", [False, True])
+def test_promises_beyond_any_sample_have_a_number_of_rows(labels):
+    assert rows_needed(1e-30, 0.95, labels=labels) > 10**30
+
+
 @pytest.mark.parametrize("allowed", [0.5, 0.02, 0.001])
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999])
 def test_rows_that_are_needed_are_the_fewest(allowed: float, confidence: float) -> None:

@@ -427,6 +427,9 @@ def test_wider_networks_are_lazier() -> None:
 def test_starts_that_are_none(start, words) -> None:
     with pytest.raises(InvalidInputError, match=words):
         nsd.lazy(nn.Linear(5, 2), np.eye(5), start=start)
+    for parameters in ([], np.eye(2)):
+        with pytest.raises(InvalidInputError, match="parameters"):
+            nsd.lazy(nn.Linear(5, 2), np.eye(5), start=nn.Linear(5, 2), parameters=parameters)
 
 
 def test_labels_that_are_none() -> None:

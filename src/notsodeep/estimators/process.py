@@ -267,7 +267,7 @@ class DEQGaussianProcess(KernelEstimator, MultiOutputMixin, RegressorMixin, Base
         C = at["amplitude"] * K + at["noise"] * torch.eye(len(K)).to(K)
         posterior = evidence(K.detach(), self._Y, values)
         S = posterior.solution @ posterior.solution.T - self._Y.shape[1] * posterior.factor.inverse()
-        gradient = torch.autograd.grad(0.5 * (S * C).sum(), list(logs.values()))
+        gradient = torch.autograd.grad(0.5 * (S * C).sum(), list(logs.values())) if logs else ()
         return posterior.value, np.array([float(slope) for slope in gradient])
 
     def _recorded(self, values: dict[str, float], names: Sequence[str], X: Tensor) -> tuple[dict[str, Tensor], Tensor]:

@@ -29,6 +29,8 @@ class Limits:
     hidden: float = 5e-10  # times the squared scale: 1 - |r| of which a rounded covariance leaves an error of 5e-12
     blurred_lack: float = 1e-8  # over the squared scale: 1 - |rho| below which the rounding of E[phi phi] is seen
     many_pairs: float = 1024.0  # pairs for which a table that takes long to build is worth looking for
+    pairs_of_a_grid: int = 1 << 14  # pairs from which the largest grid of a table is worth its time in any network
+    points_of_a_pair: float = 400.0  # points of a grid of several layers that cost as much as one pair
     pairs_at_once: int = 1 << 14  # pairs evaluated entry by entry at once: they share what is known of their norms
     terms_at_once: int = 1 << 23  # terms of the series of pairs held at once: 64 megabytes
     few_pairs: int = 16  # nearly parallel pairs that closed forms serve sooner than series

@@ -431,14 +431,8 @@ def _run_fused(
     ((sigma_a2, sigma_b2, sigma_c2),), (channels, height, width) = network.variances, network.image
     steep, window = 0.5 * (a * a + b * b), network.filter**2
     scale = 0.5 * (a - b) ** 2 if a != b else 1.0
-    high = max(sigma_a2 * steep, 1e-6)  # a step of plain iteration leaves at most this share of the error
-    if a * b >= 0.0 and high < 0.98:  # both iterations begin near the solution
-        plan, tangent = (SemiIteration.of(high, share * (1.0 - high)) for share in _SHARES)
-        steps = plan.steps, tangent.steps
-    else:  # negative slopes, of which no spectrum is known
-        plan = SemiIteration(1.0, 0.0, math.ceil(math.log(1e-7) / math.log(min(high, 0.99))))
-        steps = plan.steps, plan.steps
     device, lanes = left.pixels.device, 1 << max(5, (width - 1).bit_length())
+    plan, steps = _iterations(max(sigma_a2 * steep, 1e-6), a * b < 0.0)
     omegas = list(plan.omegas(max(steps)))
     carried = [(w - 1.0) * before / w for w, before in zip(omegas, [1.0, *omegas], strict=False)]
     course = torch.tensor([*zip(omegas, carried, strict=True)], dtype=torch.float32, device=device)
@@ -484,17 +478,23 @@ def _run_fused(
                 CURVED=a != b,
                 TILTED=a * b != 0.0,
                 num_warps=max(1, rows_there * lanes // 1024),
-                **({"maxnreg": _REGISTERS} if _REGISTERS and rows_left <= 28 and lanes == 32 else {}),
             )
-        if symmetric:  # the part of the band on the diagonal, and what lies to its right
-            for out in target.values():
-                square, rest = out[rows, rows], slice(start + band, None)
-                square.copy_(square.triu() + square.triu(1).T)
-                out[rest, rows].copy_(out[rows, rest].T)
+        for out in target.values() if symmetric else ():  # the band's part on the diagonal, and what lies to its right
+            square, rest = out[rows, rows], slice(start + band, None)
+            square.copy_(square.triu() + square.triu(1).T)
+            out[rest, rows].copy_(out[rows, rest].T)
     return True
 
 
-_REGISTERS = 0  # at most so many for each lane, so that more warps fit; 0: as the compiler likes
+def _iterations(high: float, negative: bool) -> tuple[SemiIteration, tuple[int, int]]:
+    """The iteration whose plain steps leave a share ``high`` of the error, and its steps: of cosines, of tangents."""
+    if negative or high >= 0.98:  # no spectrum is known
+        plan = SemiIteration(1.0, 0.0, math.ceil(math.log(1e-7) / math.log(min(high, 0.99))))
+        return plan, (plan.steps, plan.steps)
+    plan, tangent = (SemiIteration.of(high, share * (1.0 - high)) for share in _SHARES)  # both begin near the solution
+    return plan, (plan.steps, tangent.steps)
+
+
 _GRAIN = 2  # rows: programs that differ by fewer are one, as compiling each takes seconds
 _SHARES = 8e-5, 4e-4  # of their first errors that the iterations leave, for cosines and for what the NTK adds
 

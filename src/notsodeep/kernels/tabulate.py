@@ -57,10 +57,12 @@ _lock = threading.RLock()
 
 def table_for(spec: KernelSpec, scale: NormScale, pairs: float, dtype: torch.dtype = torch.float64) -> Table | None:
     """The table of all kernels of a network on a rounded range; ``None`` where none of them has full accuracy."""
-    key = spec.detached.network, spec.rates, scale, dtype
+    network = spec.detached.network
+    key = network, spec.rates, scale, dtype
     with _lock:
-        table, slow = build_table(*key)
         octave = 2.0 ** math.floor(math.log2(min(pairs, 2.0**24)))  # as good as infinity
+        deep = len(network.activations) > 1 and pairs < LIMITS.pairs_of_a_grid
+        table, slow = build_table(*key, most=octave * LIMITS.points_of_a_pair if deep else math.inf)
         if slow and octave >= LIMITS.many_pairs:  # integrals entry by entry, for many more pairs than entries
             table, _ = build_table(*key, octave)
     return table if table is not None and table.has(spec.names) else None
@@ -118,17 +120,18 @@ def build_table(
     scale: NormScale,
     dtype: torch.dtype,
     patience: float | None = None,
+    most: float = math.inf,
 ) -> tuple[Table | None, bool]:
     """The table of all kernels that exist, if it reaches full accuracy; whether integrals entry by entry might do.
 
-    They are done where fewer than half of the ``patience`` are needed.
+    They are done where fewer than half of the ``patience`` are needed. Grids have at most so many points.
     """
     # the CK exists where tangent kernels diverge, and for functions that jump
     for kernels in (KERNELS, KERNELS[:1]):
         try:
             with one_thread():
                 spec = KernelSpec(network, check_kernels(network, kernels), rates)
-                table = _build(spec, scale, dtype, patience)
+                table = _build(spec, scale, dtype, patience, most)
                 grid = None if table is None else tuple(table.coefficients[kernels[0]].shape)
                 log.debug("table of %s of %r, norms %.3g to %.3g: %s", kernels, network, scale.low, scale.high, grid)
                 return table, False
@@ -139,24 +142,26 @@ def build_table(
     return None, False
 
 
-def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: float | None) -> Table | None:
+def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: float | None, most: float) -> Table | None:
     """From the smallest grid that resolves the kernels, up to the largest cosine that has one."""
     sizes = _sizes(spec, scale, dtype)
     *wider, last = angle_caps(spec.network, scale)
     for reach in wider if sizes else ():
         with contextlib.suppress(Unresolved):
-            table = _build_to(spec, scale, dtype, patience, reach, sizes)
+            table = _build_to(spec, scale, dtype, patience, most, reach, sizes)
             if table is not None:
                 return table
-    return _build_to(spec, scale, dtype, patience, last, sizes) if sizes else None
+    return _build_to(spec, scale, dtype, patience, most, last, sizes) if sizes else None
 
 
 def _sizes(spec: KernelSpec, scale: NormScale, dtype: torch.dtype) -> tuple[int, ...]:
     """How many norms may do: from those on that resolve the kernels of points with themselves, which cost little."""
     if scale.single:
         return (1,)
-    sizes: tuple[int, ...] = (16, 20, 24, 32, 48, 72, 104, 144, 208, 288, 360)
+    sizes: tuple[int, ...] = (16, 20, 24, 32, 48, 72, 104, 144)
     sizes = sizes if dtype == torch.float64 else (10, 12, 16, 24, 32, 48)
+    if dtype == torch.float64 and len(spec.network.activations) == 1:  # each further layer costs as much again
+        sizes += (208, 288, 360)
     room = 0.15 if spec.network.kinked else 0.0  # kinks of two points that meet ask for more than those of one
     for i, size in enumerate(sizes):
         t = scale.nodes(size)
@@ -188,6 +193,7 @@ def _build_to(
     scale: NormScale,
     dtype: torch.dtype,
     patience: float | None,
+    most: float,
     reach: float,
     norms: tuple[int, ...],
 ) -> Table | None:
@@ -197,7 +203,7 @@ def _build_to(
     angles = (48, 64, 128, 256) if double else (32, 48, 64, 128)
     slow = patience is not None
     size, terms = norms[0], angles[0]
-    while patience is None or terms * size * (size + 1) <= patience:
+    while terms * size * (size + 1) <= (most if patience is None else patience):
         grid = _Grid(spec, scale, size, terms, dtype, slow, reach)
         if not grid.finite:
             return None

@@ -236,12 +236,12 @@ def _reaching(values: Array, weights: Array, thresholds: Array) -> Array:
     return sums[np.searchsorted(-values[order], -thresholds, side="right")]
 
 
-def p_values(worse: Any, better: Any, rows: int, allowed: float, labels: bool) -> Array:
+def p_values(worse: Any, better: Any, rows: float, allowed: float, labels: bool) -> Array:
     """Return p-values of "the replacement is worse on a share of at least ``allowed``", by one of the two tests."""
     return excess_p_values(worse, better, rows, allowed) if labels else binom.cdf(worse, rows, allowed)
 
 
-def excess_p_values(worse: Array, better: Array, rows: int, allowed: float) -> Array:
+def excess_p_values(worse: Any, better: Any, rows: float, allowed: float) -> Array:
     """Return p-values of "the mean of d is at least ``allowed``" for so many rows of d = 1 and d = -1."""
     bets = (1.0 - 1e-12) / (1.0 - allowed) * 0.5 ** np.arange(8)[:, None]
     grown = xlog1py(worse, -bets * (1.0 - allowed)) + xlog1py(better, bets * (1.0 + allowed))
@@ -252,8 +252,8 @@ def excess_p_values(worse: Array, better: Array, rows: int, allowed: float) -> A
 def rows_needed(disagreement: float, confidence: float, rate: float = 0.0, labels: bool = False) -> int:
     """Return how many rows, within a hundredth, certify ``disagreement`` if a share ``rate`` below it is worse."""
     rows = math.ceil(math.log1p(-confidence) / math.log1p(-disagreement))
-    while p_values(math.ceil(rate * rows), 0, rows, disagreement, labels) > 1.0 - confidence:
-        rows = math.ceil(1.01 * rows)
+    while p_values(float(math.ceil(rate * rows)), 0.0, float(rows), disagreement, labels) > 1.0 - confidence:
+        rows = math.ceil(1.01 * rows)  # which may be more than an integer of a machine holds
     return rows
 
 

@@ -128,7 +128,7 @@ def lazy(
     (True, True)
     """
     before = _started(model, start)
-    now, then = (chosen(each, parameters or list(chosen(model))) for each in (model, before))
+    now, then = (chosen(each, list(chosen(model)) if parameters is None else parameters) for each in (model, before))
     own = model if isinstance(model, Model) else None
     names = [name for name in now if own is None or name != "bias"]  # the theory does without
     rates = {} if own is None else own.theory_rates()
