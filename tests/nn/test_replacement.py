@@ -608,6 +608,7 @@ def changing(x: Tensor) -> Tensor:
         (None, {"confidence": 1.0}, "confidence must lie strictly between 0 and 1"),
         (None, {"tolerance": -1.0}, "tolerance must be a positive number"),
         (None, {"tolerance": (None, 2.0)}, "the share of pixels must be a positive number below one"),
+        (None, {"ladder": np.eye(2)}, "ladder must be 'auto' or a sequence of functions"),
         (None, {"ladder": ["student", "model"]}, "ladder must be 'auto' or a sequence of functions"),
         (lambda x: deq()(x), {"ladder": "auto"}, "needs a module with a solver"),
         (nn.Linear(P, 3), {"ladder": "auto"}, "finds no solver in Linear"),

@@ -525,7 +525,7 @@ def _answered(ask: Teacher, rows: Tensor) -> Data:
 
 def _networks(ladder: Any, ask: Teacher, train: Data) -> tuple[list[Any], bool]:
     """Return the rungs before the last, "student" for the one to be trained, and whether the last one abstains."""
-    if ladder is None or ladder == "auto":
+    if ladder is None or (isinstance(ladder, str) and ladder == "auto"):
         return ["student", *(looser_rungs(ask.model, train.rows, ask.agreement) if ladder else [])], False
     rungs = list(ladder) if isinstance(ladder, list | tuple) else []
     abstains = bool(rungs) and isinstance(rungs[-1], str) and rungs[-1] == "abstain"
