@@ -479,3 +479,11 @@ def test_two_nearly_equal_rows_are_as_exact_as_among_many(network, angle):
 def test_nearly_equal_rows_that_do_not_enter():
     X = turned(1e-9, 1.0)
     np.testing.assert_array_equal(nsd.ntk(nsd.DEQ("erf", 0.15, 0.0), X), 0.0)
+
+
+@pytest.mark.parametrize("kernel", ["ck", "ntk"])
+def test_opposite_points_of_odd_functions_keep_their_digits(kernel):
+    """Rows of one norm all around a circle: entries near r = -1 are those near r = 1 with the other sign."""
+    angles = np.linspace(0.0, 2.0 * np.pi, 60, endpoint=False)
+    K = getattr(nsd, kernel)(nsd.ENN(["arctan"]), 1e6 * np.stack([np.cos(angles), np.sin(angles)], 1), check=False)
+    np.testing.assert_allclose(K, -np.roll(K, 30, axis=1), rtol=0, atol=tolerance() * K.max())

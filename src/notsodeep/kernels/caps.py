@@ -414,6 +414,15 @@ class _Graded(LayerMaps):
         low, high = self.ends
         return 2.0 * (2.0 * self._place(apart) - (low + high)) / (high - low)
 
+    def _values(self, angles: Tensor) -> Tensor:
+        """E[phi phi] and E[phi' phi'] at angles from the end; near pi these would lose digits."""
+        parity = self.phi.parity
+        there = angles if self.domain.sign > 0 or parity is not None else math.pi - angles
+        values = layer_values(self.phi, self.q, self.domain.pairs, there)
+        if self.domain.sign < 0 and parity is not None:
+            values[0 if parity == "odd" else 1] *= -1.0
+        return values
+
     def _prepare(self, low: float, high: float) -> None:
         if self.hopeless:
             raise Unresolved
@@ -427,8 +436,7 @@ class _Graded(LayerMaps):
         for size in sizes[likely : likely + 2]:
             chord = self.bend * torch.sinh(torch.from_numpy(nodes(size, low, high)))
             angles = 2.0 * torch.asin((0.5 * chord).clamp_max(1.0))
-            angles = angles if self.domain.sign > 0 else math.pi - angles
-            values = layer_values(self.phi, self.q, self.domain.pairs, angles)
+            values = self._values(angles)
             series = torch.tensor(to_coefficients(size)) @ values.transpose(1, 2)
             relative = (series.abs() / self.sizes.mT.clamp_min(1e-300)).transpose(0, 1)
             length = needed(relative, 0.02 * LIMITS.cap_error)
