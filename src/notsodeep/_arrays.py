@@ -84,7 +84,7 @@ def as_numbers(value: Any, name: str) -> Tensor:
 
 def as_floats(value: Any, name: str) -> tuple[float, ...]:
     """Return a sequence of finite numbers."""
-    listed = value if isinstance(value, Tensor | np.ndarray) or not isinstance(value, Iterable) else list(value)
+    listed = value if hasattr(value, "ndim") or not isinstance(value, Iterable) else list(value)
     numbers = as_numbers(listed, name)
     if numbers.ndim != 1 or not bool(torch.isfinite(numbers).all()):
         raise InvalidInputError(f"{name} must be a sequence of finite numbers, got {shown(value)}")
@@ -213,6 +213,6 @@ def _apart(target: Tensor) -> bool:
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    if a.device.type == b.device.type == "cpu":
+    if a.device.type == b.device.type == "cpu" and torch.bfloat16 not in (a.dtype, b.dtype):  # which numpy lacks
         return np.may_share_memory(a.detach().numpy(), b.detach().numpy())
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

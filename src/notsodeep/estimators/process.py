@@ -157,12 +157,15 @@ class DEQGaussianProcess(KernelEstimator, MultiOutputMixin, RegressorMixin, Base
         for name in ("noise", "amplitude"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InvalidInputError(f"{name} must be positive and finite, got {getattr(self, name)!r}")
-        positive_int("restarts", self.restarts, least=0)
+        positive_int("restarts", self.restarts, least=0, most=1000)
         values = {"amplitude": float(self.amplitude), "noise": float(self.noise)}
         if self.network is None:
             first = dict(zip(VARIANCES, self._source.variances, strict=True))
             values |= {name: value for name, value in first.items() if value > 0}
-        wanted = tuple(values) if self.optimise is True else () if self.optimise is False else tuple(self.optimise)
+        chosen: Any = self.optimise
+        if isinstance(chosen, bool | np.bool_):
+            chosen = values if chosen else ()
+        wanted = tuple(chosen)
         unknown = sorted(set(wanted) - set(values))
         if unknown:
             raise InvalidInputError(f"optimise names {unknown}; free to be fitted are {sorted(values)}")

@@ -302,7 +302,7 @@ def _normalised_limit(activations: tuple[Activation, ...], sigma_c2: float) -> f
 def _layers_of(given: Any, what: str) -> tuple[Activation, ...]:
     """Return one activation or several as a tuple."""
     single = isinstance(given, str | Activation) or callable(given)
-    if not single and (not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0):
+    if not single and (not isinstance(given, Iterable) or getattr(given, "ndim", 1) != 1):
         raise InvalidInputError(f"{what} takes an activation or a list of activations, got {given!r}")
     layers = [given] if single else list(given)
     if not layers:

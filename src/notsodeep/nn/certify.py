@@ -272,7 +272,7 @@ def upper_limit(worse: int, rows: int, confidence: float, labels: bool = False) 
 def check_promise(disagreement: float, confidence: float) -> None:
     """Refuse promises that no sample can keep."""
     for name, value in (("disagreement", disagreement), ("confidence", confidence)):
-        if not 0.0 < value < 1.0:
+        if not 1e-300 < value < 1.0:
             raise InvalidInputError(
                 f"{name} must lie strictly between 0 and 1, got {value!r}: from finitely many rows nothing can be "
                 "promised to happen never, or with certainty"

@@ -81,7 +81,7 @@ def prove(searches: Iterable[Callable[[], Search]], X: Any, tol: float | None = 
     The searches are for the same equilibrium, in rising precision.
     """
     first, *others = searches
-    if tol is not None and not finite("tol", tol) > 0.0:
+    if tol is not None and not (tol := finite("tol", tol)) > 0.0:
         raise InvalidInputError(f"tol must be positive, got {tol!r}")
     if tol is None and len(first().problem.effect) < 2:
         raise InvalidInputError("one output has no classes to decide between; bounded(X, tol) proves numbers")

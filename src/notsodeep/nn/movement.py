@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, shown
 from .._arrays import as_labels, as_numbers
 from .._words import Drawn, as_html
 from ..equivalents.distance import relative_spectral_error
@@ -178,7 +178,10 @@ def _alignment(a: Tensor, b: Tensor) -> float:
 
 def _label_kernel(y: Any, rows: int) -> Tensor:
     """Return the kernel of the targets: real numbers as they are, and for classes whether two rows share one."""
-    given = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    try:
+        given = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"y must be an array of {rows} targets, one for each row, got {shown(y)}") from error
     if given.dtype.kind == "f":
         targets = as_numbers(np.atleast_1d(given), "y").double()
         if len(targets) != rows or not bool(torch.isfinite(targets).all()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,7 @@ class Agreement:
         pair = tuple(tolerance) if isinstance(tolerance, tuple | list) and len(tolerance) == 2 else (tolerance, None)
         for value, name, most in ((pair[0], "tolerance", math.inf), (pair[1], "the share of pixels", 1.0)):
             number = isinstance(value, float | int) and not isinstance(value, bool)
-            if value is not None and not (number and 0.0 < value < most):
+            if value is not None and not (number and 0.0 < value < min(most, sys.float_info.max)):
                 raise InvalidInputError(
                     f"{name} must be a positive number{'' if most == math.inf else ' below one'}, got {shown(value)}; "
                     "tolerance= takes a number, or for fields a pair of a number (or None) and a share of pixels"
@@ -181,7 +182,9 @@ def is_stream(X: Any) -> bool:
         raise InvalidInputError("a Dataset was given; pass torch.utils.data.DataLoader(dataset, batch_size=256)")
     if isinstance(X, list):
         return bool(X) and isinstance(X[0], Tensor | np.ndarray) and X[0].ndim > 1
-    return isinstance(X, Iterable) and not isinstance(X, Tensor | tuple | str | bytes) and not hasattr(X, "__array__")
+    if hasattr(X, "__array__") or hasattr(X, "ndim"):
+        return False
+    return isinstance(X, Iterable) and not isinstance(X, tuple | str | bytes)
 
 
 def rows_of(batch: Any, name: str) -> Tensor:
