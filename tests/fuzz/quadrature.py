@@ -108,7 +108,11 @@ def resolves(network: Any, s: Covariance, found: Covariance) -> bool:
         exact, name = phi.polynomial(), repr(phi).lower()
         degree = 1 if exact is None else exact.degree
         waves = any(word in name for word in ("sin", "cos", "callable 4"))
-        if degree > 6 or (waves and not most * getattr(phi, "scale", 1.0) ** 2 < 100.0):
+        if (
+            degree > 6
+            or degree * np.log10(max(most, 1.0)) > 100.0
+            or (waves and not most * getattr(phi, "scale", 1.0) ** 2 < 100.0)
+        ):
             return False
         most = 10.0 if waves else 1e3 * max(most, 1.0) ** degree
     # far inside the range of numbers, so that products of variances are numbers
