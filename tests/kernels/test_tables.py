@@ -88,9 +88,9 @@ def test_single_precision_has_its_own_accuracy(net, digits):
 
 @pytest.mark.parametrize("net", NETWORKS, ids=repr)
 def test_tables_of_single_precision_are_smaller_and_exact_enough(net):
-    scale = tabulate.rounded_range(net, 0.75, 1.5)
+    scales = (tabulate.rounded_range(net, 0.75, 1.5),) * 2
     full, small = (
-        tabulate.table_for(KernelSpec.of(net, KINDS, None, True), scale, 1e6, dtype)
+        tabulate.table_for(KernelSpec.of(net, KINDS, None, True), scales, 1e6, dtype)
         for dtype in (torch.float64, torch.float32)
     )
     t = torch.linspace(0.75, 1.5, 5, dtype=torch.float64)
@@ -110,7 +110,8 @@ def test_tables_of_single_precision_are_smaller_and_exact_enough(net):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_a_function_of_the_angle_is_a_short_polynomial_on_each_part_of_its_range(dtype):
     net = nsd.DEQ("relu", 0.1)
-    table = tabulate.table_for(KernelSpec.of(net, ("ntk",), None, True), tabulate.rounded_range(net, 1.0, 1.0), 1e6)
+    scales = (tabulate.rounded_range(net, 1.0, 1.0),) * 2
+    table = tabulate.table_for(KernelSpec.of(net, ("ntk",), None, True), scales, 1e6)
     assert table is not None
     full = len(table.level("ntk", dtype).ranks)
     for low, high in ((-1.0, 1.0), (-0.7, 0.95), (0.0, 0.95), (0.5, 0.5), (1.0, 1.0), (-1.0, -1.0)):
@@ -132,7 +133,8 @@ def test_a_function_of_the_angle_is_a_short_polynomial_on_each_part_of_its_range
 def test_tanh_has_a_table_far_beyond_its_features():
     """Long series of Hermite polynomials: norms from 0.3 to 6, cosines up to 1."""
     deq, t = nsd.DEQ("tanh", 0.2), torch.tensor([0.3, 2.0, 6.0], dtype=torch.float64)
-    table = tabulate.table_for(KernelSpec.of(deq, KINDS, None, True), tabulate.rounded_range(deq, 0.3, 6.0), 2e3)
+    scales = (tabulate.rounded_range(deq, 0.3, 6.0),) * 2
+    table = tabulate.table_for(KernelSpec.of(deq, KINDS, None, True), scales, 2e3)
     assert table is not None
     r = torch.tensor([-1.0, -0.99, 0.3, 0.9999, 1.0], dtype=torch.float64)
     reference = pairwise(deq, (t**2)[:, None, None], (t**2)[:, None], (t[:, None] * t)[:, :, None] * r, KINDS)
@@ -147,7 +149,7 @@ def test_tanh_has_a_table_far_beyond_its_features():
 
 def test_correlations_may_rise_above_those_of_the_inputs():
     network, norms = nsd.DEQ("softplus", 0.2, 1.0), tabulate.rounded_range(nsd.DEQ("softplus", 0.2), 0.6, 2.0)
-    table, slow = tabulate.build_table(network, None, norms, torch.float64)
+    table, slow = tabulate.build_table(network, None, (norms, norms), torch.float64)
     assert table is not None
     assert not slow
     X = np.random.default_rng(0).standard_normal((50, 20)) / 20**0.5

@@ -39,8 +39,10 @@ class Limits:
     open_entries: int = 1 << 18  # entries that wait until they are evaluated one by one
     held_numbers: int = 1 << 22  # numbers in the norm factors of rows that are stored: 32 megabytes
     short_row: float = 1e-9  # shorter rows, beside the longest, are evaluated one by one, without a wider table
-    # the ratio of norms in a table, if no more than this share of the rows is outside; the next if there is no table
-    usual_norms: tuple[tuple[float, float], ...] = ((50.0, 0.02), (6.0, 0.5))
+    widest_band: float = 256.0  # the largest ratio of norms in a table: wider ones are parted into bands
+    narrow_band: float = 16.0  # the ratio from which a band is parted where it has no table
+    band_gap: float = 2.0  # octaves without a norm at which bands are parted first
+    block_rows: int = 1024  # rows of a band that are computed at once, or half of all: blocks need memory of their own
     linear_product: float = 1024.0  # product of scales beyond which closed forms of linear pieces lose 1e-12
     square_product: float = 128.0  # the same for parabolas
     tiny_variance: float = 1e-290  # smaller variances are their own limit; quotients by this one are still numbers

@@ -26,40 +26,41 @@ from ._limits import LIMITS
 from .expectations import BOTH, Layer
 from .pointwise import KernelSpec, OnDiagonal, PairDomain, TensorDomain, equilibrium_variance, mean_square
 from .smoothing import pair_means, parallel_gap
-from .table import Level, Table, product_root
+from .table import Level, NormGrid, Scales, Table, product_root
 from .tabulate import Nodes, Unresolved, closed_enough, layer_values
 
-_MOST = 40  # nodes of the norms
+_MOST = 64  # nodes of the norms
 
 
 class Cap:
-    """The kernels of a network for cosines beyond the reach of a table, near r = ``sign``."""
+    """The kernels of a network for cosines beyond the reach of a table, near r = ``sign``, on a part of its norms."""
 
-    def __init__(self, spec: KernelSpec, table: Table, sign: int) -> None:
-        self.table, self.names, self.scale = table, tuple(table.coefficients), table.norms
+    def __init__(self, spec: KernelSpec, table: Table, sign: int, scales: Scales) -> None:
+        self.table, self.names, self.scales = table, tuple(table.coefficients), scales
+        self.single = all(scale.single for scale in scales)
         self.spec = KernelSpec(spec.network, self.names, spec.rates)
-        wide = math.log(self.scale.high / self.scale.low)
-        largest = self.scale.high * math.sqrt(spec.network.variances[1])
+        least, largest = (f(s.high for s in self.scales) * math.sqrt(spec.network.variances[1]) for f in (min, max))
         # whether kinks off zero are met, by points of different norms at angles that are not zero
-        self.far = not self.scale.single and any(
+        self.far = not self.single and any(
             0.0 < abs(c) < 9.5 * largest for phi in spec.network.activations for c in phi.kinks
         )
         self.sign = sign
-        self._set_size(1 if self.scale.single else min(_MOST, 8 + math.ceil(7.0 * wide) * (3 if self.far else 1)))
+        wide = max(scale.width for scale in self.scales)
+        density = 20.0 if self.far else 7.0 if spec.network.kinked else 6.0
+        self._set_size(min(_MOST, 8 + math.ceil(density * wide)))
         # the end of the first interval: within it nothing happens to functions of inputs at this scale
-        self.first = 2.0 ** -max(1, math.ceil(math.log2(max(1.0, 2.0 * largest))))
+        self.first = 2.0 ** -max(1, math.ceil(math.log2(max(1.0, 2.0 * least))))
         self._levels: dict[int, dict[Kernel, Level] | None] = {}
         self._lock = threading.RLock()  # the layers are shared
 
     def _set_size(self, size: int) -> None:
         """Take so many nodes of the norms."""
-        self.size = size
-        between = torch.linspace(math.log(self.scale.low), math.log(self.scale.high), 4, dtype=torch.float64)[1:3]
-        self.at = torch.cat([self.scale.nodes(size), between.exp()])  # at the last ones the series are checked
-        self.domain = Corner(torch.triu_indices(len(self.at), len(self.at)), self.sign, math.acos(self.table.reach))
-        own = self.spec.diagonal(self.at**2)
+        left, right = (1 if scale.single else size for scale in self.scales)
+        self.size, self.grid = size, NormGrid(self.scales, (left, right), 4)
+        self.domain = Corner(self.grid.pairs, self.sign, math.acos(self.table.reach))
+        own = self.spec.diagonal(self.grid.norms**2)
         roots = torch.stack([own[name] for name in self.names]).sqrt()
-        self.roots = roots[:, self.domain.pairs].prod(1)[..., None]
+        self.roots = roots[:, self.grid.pairs].prod(1)[..., None]
 
     def number(self, angle: float) -> int:
         """The interval of an angle."""
@@ -102,7 +103,7 @@ class Cap:
             return None
         smooth, terms = not self.spec.network.kinked, LIMITS.cap_angles
         while True:
-            found = self.domain.kernels(self.spec, self.at, torch.from_numpy(nodes(terms, start, end)))
+            found = self.domain.kernels(self.spec, self.grid.norms, torch.from_numpy(nodes(terms, start, end)))
             values = torch.stack([found[name] for name in self.names]) / self.roots
             if not bool(torch.isfinite(values).all()):
                 return None
@@ -115,21 +116,18 @@ class Cap:
             try:
                 return dict(zip(self.names, self.in_norms(series), strict=True))
             except Unresolved:
-                if not smooth or self.size in (1, _MOST):
+                if not smooth or self.single or self.size == _MOST:
                     raise
                 self._set_size(min(_MOST, self.size + self.size // 2))
 
     def in_norms(self, series: Tensor) -> list[Level]:
         """Series in the angle at pairs of norms, (functions, pairs, orders), as series in the norms as well."""
-        size, (ia, ib) = self.size, self.domain.pairs
-        grid = series.new_empty(len(series), series.shape[2], len(self.at), len(self.at))
-        grid[..., ia, ib] = grid[..., ib, ia] = series.mT
-        along, basis = torch.tensor(to_coefficients(size)), self.scale.polynomials(size, self.at[size:])
-        c = along @ grid[..., :size, :size] @ along.T
-        between = basis @ c @ basis.T - grid[..., size:, size:]
-        if not float(between.abs().sum(1).max()) <= LIMITS.cap_error:
+        values, count = series.mT, self.grid.count
+        c = self.grid.coefficients(values[..., :count])
+        between = self.grid.at_checks(c) - values[..., count:]
+        if not float(between.abs().sum(1).max() if between.numel() else 0.0) <= LIMITS.cap_error:
             raise Unresolved
-        return [Level.of(part, 1e-15) for part in c]
+        return [Level.of(part, 1e-15, alike=self.scales[0] == self.scales[1], scales=self.scales) for part in c]
 
 
 class Corner(Nodes):
@@ -319,7 +317,8 @@ class LayerSeries:
         deq: Any = cap.spec.network
         self.cap, self.deq, self.phi = cap, deq, deq.activation
         known = [layer for layer in cap.domain.layers if isinstance(layer, _Graded) and len(layer.series)]
-        self.graded = known[0] if known else _Graded(cap.domain, self.phi, equilibrium_variance(deq, cap.at**2))
+        q = equilibrium_variance(deq, cap.grid.norms**2)
+        self.graded = known[0] if known else _Graded(cap.domain, self.phi, q)
         self.graded.near(torch.zeros(1, dtype=torch.float64))  # which finds its series
         self.graded = copy.copy(self.graded)  # others may have to widen it
         self.levels = cap.in_norms(self.graded.series.squeeze(-1).permute(1, 2, 0) / self.graded.sizes)
@@ -344,13 +343,15 @@ class _Entries(TensorDomain, LayerMaps):
 
     def __init__(self, series: LayerSeries, norms: Tensor, apart: Tensor) -> None:
         self.series, self.apart = series, apart
-        distinct, inverse = torch.unique(norms, return_inverse=True)
-        powers = series.cap.scale.polynomials(series.cap.size, distinct)
-        both = OnDiagonal(series.phi).both(equilibrium_variance(series.deq, distinct**2))
-        self.own = both[0][inverse]
-        parts = zip(series.levels, both, strict=True)
-        sides = [(level, level.side(powers).mul_(part.sqrt()).T.contiguous()) for level, part in parts]
-        self.coefficients = [level.coefficients(*(side[which] for which in inverse)) for level, side in sides]
+        self.own, sides, grid = torch.empty_like(norms), list[list[Tensor]](), series.cap.grid
+        for right, some in enumerate(norms):
+            distinct, inverse = torch.unique(some, return_inverse=True)
+            powers = grid.scales[right].polynomials(grid.sizes[right], distinct)
+            both = OnDiagonal(series.phi).both(equilibrium_variance(series.deq, distinct**2))
+            self.own[right] = both[0][inverse]
+            parts = zip(series.levels, both, strict=True)
+            sides.append([level.side(powers, bool(right)).mul_(part.sqrt()).T[inverse] for level, part in parts])
+        self.coefficients = [level.coefficients(*pair) for level, *pair in zip(series.levels, *sides, strict=True)]
         self.values, self.known = self.near(apart), apart >= 0.0
 
     def layer(self, phi: Activation, points: Tensor) -> LayerMaps:
@@ -388,7 +389,7 @@ class _Graded(LayerMaps):
         self.domain, self.phi, self.q = domain, phi, q
         self.root, whole = product_root(*q[domain.pairs])[:, None], torch.stack(OnDiagonal(phi).both(q))
         self.own, self.sizes = whole[0], whole.sqrt()[:, domain.pairs].prod(1)[..., None]
-        self.bend = 1.0 / max(1.0, float(q.max()) ** 0.5)
+        self.bend = 1.0 / max(1.0, float(q[domain.pairs].amin(0).max()) ** 0.5)  # the longer point sees no more
         self.ends, self.series, self.hopeless = (math.inf, 0.0), torch.empty(0), False
 
     def both(self, lam: Tensor) -> tuple[Tensor, Tensor]:
@@ -427,7 +428,9 @@ class _Graded(LayerMaps):
         if self.hopeless:
             raise Unresolved
         if set(self.phi.kinks) <= {0.0}:
-            low, high = 0.0, max(high, math.asinh(1.6 * self.domain.widest / self.bend))
+            # often only the widest angles are asked for
+            low = 0.0 if self.phi.kinks else max(0.0, low - 1.5)
+            high = max(high, math.asinh(1.6 * self.domain.widest / self.bend))
         else:  # for points of different norms, kinks off zero meet at angles that are not zero
             low = 0.8 * low
         high = min(high + 0.1, math.asinh(2.0 / self.bend))

@@ -74,7 +74,7 @@ def start_products(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
 
 def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     """Fill the matrices from the Gram product in the last one, but for a symmetric diagonal; whether it was done."""
-    if points.table is None or points.short is not None:
+    if points.table is None:
         return False
     table = points.table
     return bool(attempt(lambda: _run(points, table, target)))
@@ -132,12 +132,12 @@ class _Factors:
             return
         if self._rows != rows:
             signs = on_device(self.level.signs, self.left.device)[:, None]
-            self._rows, self.left = rows, (self._side(self.points.sx[rows]) * signs).to(self.left.dtype)
+            self._rows, self.left = rows, (self._side(self.points.sx[rows], 0) * signs).to(self.left.dtype)
         self.right = self._void  # one of them at a time
-        self.right = self._side(self.points.sy[columns])
+        self.right = self._side(self.points.sy[columns], 1)
 
-    def _side(self, squares: Tensor) -> Tensor:
-        return self.table.side(self.level, self.kernel, squares.sqrt()).to(self.points.x.dtype)
+    def _side(self, squares: Tensor, side: int) -> Tensor:
+        return self.points.factors(self.level, self.kernel, squares, side).to(self.points.x.dtype)
 
     def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, found: _Listed) -> None:
         """One pass over a block of the product."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from .._arguments import checked, flag, isolation
 from .._arrays import as_rows, check_range, check_target, like, same_columns, squared_norms
+from .._progress import track
 from ..errors import InvalidInputError
 from ..networks import KERNELS, Convolutional, Kernel, Network
 from .convolution import convolutional_diagonal, fill_convolutional
@@ -25,8 +27,7 @@ from .gradients import differentiable
 from .pointwise import KernelSpec
 from .slopes import Slopes, slopes_of
 from .table import Table
-from .tabulate import rounded_range, table_for
-from .tiles import Given, Points, fill_tiles, lift_of, lifted, norm_range
+from .tiles import Given, Points, fill_tiles, lift_of, lifted, norm_range, tables_of
 
 
 def ck(
@@ -237,8 +238,8 @@ def kernel_function(
         if high > 0.0:  # zeros alone need no table
             b, c = lift = lift_of(spec.network, high**2)
             spec = lifted(spec, lift)
-            scale = rounded_range(spec.network, *(math.sqrt(b * norm**2 + c) for norm in (low, high)))
-            function.ready = table_for(spec, scale, math.inf), lift
+            low, high = (math.sqrt(b * norm**2 + c) for norm in (low, high))
+            function.ready = tables_of(spec, low, high), lift
     return function
 
 
@@ -247,12 +248,14 @@ class KernelFunction:
 
     def __init__(self, network: Network | Convolutional, spec: KernelSpec) -> None:
         self.network, self.spec = network, spec
-        self.ready: Given = None, (1.0, 0.0)
+        self.ready: Given = {}, (1.0, 0.0)
 
     def __repr__(self) -> str:
-        (table, (b, c)), norms = self.ready, ""
-        if table is not None and not table.homogeneous:
-            ends = (math.sqrt(max(norm**2 - c, 0.0) / b) for norm in (table.norms.low, table.norms.high))
+        (tables, (b, c)), norms = self.ready, ""
+        if any(not table.homogeneous for table in tables.values()):
+            scales = list(itertools.chain(*tables))
+            lifted_ends = min(scale.low for scale in scales), max(scale.high for scale in scales)
+            ends = (math.sqrt(max(norm**2 - c, 0.0) / b) for norm in lifted_ends)
             norms = ", norms=({:.6g}, {:.6g})".format(*ends)
         return f"KernelFunction({self.network!r}, {self.spec.names[0]!r}{norms})"
 
@@ -301,9 +304,11 @@ class KernelFunction:
         if self.network.image is not None:
             (along,) = convolutional_diagonal(self.network, rows, self.spec.names).values()
         elif len(rows):
-            points, (table, lift) = Points(self.spec, rows, None), self.ready
-            fits = table is not None and lift == points.lift and table.holds(*norm_range(points.sx)[1:])
-            (along,) = _diagonals(points.spec, points.sx, table if fits else None).values()
+            points, (tables, lift) = Points(self.spec, rows, None), self.ready
+            ends = torch.stack(torch.aminmax(points.sx.sqrt())).tolist()
+            fits = (t for (scale, _), t in tables.items() if t.alike and (t.homogeneous or scale.holds(*ends)))
+            table = next(fits, None) if lift == points.lift else None
+            (along,) = _diagonals(points.spec, points.sx, table).values()
         return like(along.to(rows.dtype), X)
 
 
@@ -313,7 +318,7 @@ def _ends(norms: Any) -> tuple[float, float]:
         if not 0.0 <= low <= high < float("inf") or high == 0.0:
             raise InvalidInputError(f"norms must be (low, high) with 0 <= low <= high and high > 0, got {norms!r}")
         return low, high
-    return norm_range(squared_norms(as_rows(norms, "norms")))[1:]
+    return norm_range(squared_norms(as_rows(norms, "norms")))
 
 
 # ---- matrices --------------------------------------------------------------------------------------------
@@ -326,7 +331,7 @@ def _fill(
     y: Tensor | None,
     out: Mapping[Kernel, Any] | None,
     progress: bool | None,
-    ready: Given = (None, (1.0, 0.0)),
+    ready: Given = ({}, (1.0, 0.0)),
 ) -> dict[Kernel, Tensor]:
     """Compute the matrices, from the table that is ``ready`` where it holds the norms, else from a cached one."""
     network.check_rows(x)
@@ -343,13 +348,16 @@ def _fill(
         if network.image is not None:
             fill_convolutional(network, x, y, target, progress)
         else:
-            _fill_dense(Points(spec, x, y), target, progress, ready)
+            parts = Points(spec, x, y).parts(ready, target)
+            bar = progress if len(parts) == 1 else False
+            for part in track(parts, len(parts), "kernel", progress) if len(parts) > 1 else parts:
+                part.fill(functools.partial(_fill_dense, progress=bar, ready=ready))
         for kernel, values in target.items():
             check_range(values, kernel, network)
     return target
 
 
-def _fill_dense(points: Points, target: Mapping[Kernel, Tensor], progress: bool | None, ready: Given) -> None:
+def _fill_dense(points: Points, target: Mapping[Kernel, Tensor], *, progress: bool | None, ready: Given) -> None:
     # products run on the GPU while the CPU builds the table
     device: Any = importlib.import_module(f"{__package__}.device") if points.x.is_cuda else None
     started = device is not None and device.start_products(points, target)
@@ -357,22 +365,15 @@ def _fill_dense(points: Points, target: Mapping[Kernel, Tensor], progress: bool 
     if not (started and device.fill_fused(points, target)):
         fill_tiles(points, target, progress)
     if points.symmetric:
-        for kernel, values in _diagonals(points.spec, points.sx, points.table, points.ends).items():
+        for kernel, values in _diagonals(points.spec, points.sx, points.table).items():
             target[kernel].diagonal().copy_(values)
 
 
-def _diagonals(
-    spec: KernelSpec, s: Tensor, table: Table | None, ends: tuple[float, float] = (0.0, math.inf)
-) -> dict[Kernel, Tensor]:
-    """Kernels of points with themselves, from their squared norms, exact; all norms are between the ``ends``."""
+def _diagonals(spec: KernelSpec, s: Tensor, table: Table | None) -> dict[Kernel, Tensor]:
+    """Kernels of points with themselves, from their squared norms, exact."""
     if table is None:
         return {k: v.to(s.device) for k, v in spec.diagonals(s.cpu()).items()}
-    diagonals = {kernel: table.diagonal(kernel, s.sqrt()) for kernel in spec.names}
-    short = table.outside(s, ends)
-    if short is not None:
-        for kernel, exact in spec.diagonal(s[short].cpu()).items():
-            diagonals[kernel][short] = exact.to(s.device)
-    return diagonals
+    return {kernel: table.diagonal(kernel, s.sqrt()) for kernel in spec.names}
 
 
 def _destinations(

@@ -33,9 +33,15 @@ def slopes_of(spec: KernelSpec, x: Tensor, y: Tensor, ready: Given) -> Slopes:
     """Compute the slopes of the one kernel that is asked for, in float64; the results have the type of ``x``."""
     slopes = {name: x.new_empty(len(x), len(y)) for name in _NAMES}
     if len(x) and len(y):
-        points = _SlopePoints(spec, x.double(), y.double())
-        points.find_table(ready)
-        fill_tiles(points, slopes, None)
+        points, (tables, lift) = _SlopePoints(spec, x.double(), y.double()), ready
+        wide = {scales: t for scales, t in tables.items() if t.homogeneous or not any(s.single for s in scales)}
+
+        def work(some: Points, target: Mapping[Any, Tensor]) -> None:
+            some.find_table((wide, lift))
+            fill_tiles(some, target, None)
+
+        for part in points.parts((wide, lift), slopes):
+            part.fill(work)
         if points.spec is not spec:  # by the chain rule
             for name in ("inner", "square"):
                 slopes[name].mul_(spec.network.variances[1])
@@ -52,13 +58,11 @@ class _SlopePoints(Points):
         """Return False: single entries are differentiated."""
         return False
 
-    def find_table(self, ready: Given, whole: bool = False) -> None:
-        """Use a table with more than one norm, and only as far as its derivative in the cosine keeps its digits."""
-        network, (given, lift) = self.spec.network, ready
-        narrow = given is not None and given.one_function and not given.homogeneous
-        super().find_table((None if narrow else given, lift), whole)
+    def find_table(self, ready: Given) -> None:
+        """Use a table only as far as its derivative in the cosine keeps its digits."""
+        super().find_table(ready)
         if self.table is not None:
-            self.level = self.table.slope_level(self.spec.names[0], not network.kinked)
+            self.level = self.table.slope_level(self.spec.names[0], not self.spec.network.kinked)
             if self.level.warped:
                 self.trusted = min(self.trusted, LIMITS.steep_cosine)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .._caches import cached
+from .._chebyshev import nodes, polynomials, to_coefficients
 from ..activations import Activation
 from ..activations.forms import Function, density, upper
 from ..activations.panels import ORDER, joined, legendre, panel_nodes, to_legendre
@@ -34,6 +36,8 @@ _BROAD = 6.0  # panels on which functions smoothed by such a density are
 _HERMITE = ((12, 30.0), (40, 6.0))  # nodes of Gauss and Hermite, and the panels of a function, in deviations
 _INTERPOLATED, _EVEN = 40, 5.5  # nodes at which a normal density of deviation one is interpolated on such a length
 _RIPPLE = torch.tensor([-9.0, -4.5, 0.0, 4.5, 9.0], dtype=torch.float64)  # edges of panels around a kink, in blurs
+_LONG, _PROFILE, _PANEL = 2.0, 4.0, 10.0  # noise from which smoothed functions are tabulated, its ratio in a table, and
+_PROFILE_NODES = 28, 72  # the length of its panels of mean / noise
 _LONGEST = 2.4  # a panel of the standard normal density
 
 
@@ -154,8 +158,7 @@ def pair_grid(phi: Activation, scales: Tensor, angles: Tensor) -> Tensor:
                 z, weights = torch.cat([-z.flip(0), z]), torch.cat([weights.flip(0), weights])
             else:
                 weights = 2.0 * weights
-            mean, noise = shared * scales[:, None] * z, (own * scales)[:, None].expand(-1, len(z))
-            both = smoothing.at(("value", "slope"), mean.flatten(), noise.flatten()).view(2, *mean.shape)
+            both = smoothing.grid(("value", "slope"), scales, shared, own, z)
         if float(angles[k]) <= 0.5 * math.pi:
             other = both
         else:
@@ -176,6 +179,38 @@ def _gauss_hermite(order: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x), torch.from_numpy(w / math.sqrt(2.0 * math.pi))
 
 
+@dataclass(frozen=True)
+class Profile:
+    """Functions of a mean and of noise of two octaves, as series in the logarithm of the noise and in mean / noise.
+
+    The second varies on a length of one, whatever is smoothed.
+    """
+
+    noise: tuple[float, float]  # logarithms
+    ratio: tuple[float, float]  # of the mean and the noise
+    coefficients: Tensor  # (parts, noise, mean)
+
+    @classmethod
+    def of(
+        cls, function: Callable[[Tensor, Tensor], Tensor], size: Tensor, low: float, ratio: tuple[float, float]
+    ) -> Profile | None:
+        """Tabulate a function of flat means and noises; ``None`` where the series has not ended, beside a ``size``."""
+        span, (along, across) = (math.log(low), math.log(_PROFILE * low)), _PROFILE_NODES
+        noise, at = torch.from_numpy(nodes(along, *span)).exp(), torch.from_numpy(nodes(across, *ratio))
+        values = function((noise[:, None] * at).flatten(), noise.repeat_interleave(across))
+        left, right = (torch.tensor(to_coefficients(count)) for count in _PROFILE_NODES)
+        series = left @ values.unflatten(1, _PROFILE_NODES) @ right.T
+        ends = torch.maximum(series[:, -3:].abs().amax((1, 2)), series[:, :, -3:].abs().amax((1, 2)))
+        sure = ends <= 1e-14 * series.abs().amax((1, 2)) + 1e-16 * size
+        return cls(span, ratio, series) if bool(sure.all()) else None
+
+    def __call__(self, noise: Tensor, ratio: Tensor) -> Tensor:
+        """Return the functions at all noises and means over noise: (parts, noises, means)."""
+        given = zip((noise.log(), ratio), (self.noise, self.ratio), self.coefficients.shape[1:], strict=True)
+        left, right = (polynomials(size, (2.0 * x - (a + b)) / (b - a)) for x, (a, b), size in given)
+        return left @ self.coefficients @ right.T
+
+
 class Smoothing:
     """Phi, its derivatives and x times these, smoothed by normal noise."""
 
@@ -187,6 +222,7 @@ class Smoothing:
         self.bends = self.kinks if phi.breaks else torch.unique(functional.pad(self.kinks, (1, 0)))
         self.closed = phi.smoothed(self.kinks, self.kinks) is not None
         self._known: dict[tuple[tuple[Part, ...], int, int], tuple[Tensor, Tensor]] = {}
+        self._profiles: dict[tuple[tuple[Part, ...], float, float], Profile | None] = {}
         self._ends = [self._straight_from(side) for side in (-1.0, 1.0)]
         self._set_cuts(0.0, torch.zeros(1, dtype=torch.float64))
 
@@ -249,6 +285,48 @@ class Smoothing:
                 out[:, which] = rule(tuple(parts), mean[which], noise[which])
         return out
 
+    def grid(self, parts: tuple[Part, ...], scales: Tensor, shared: float, own: float, z: Tensor) -> Tensor:
+        """The same at means ``shared`` s z and noise ``own`` s, for all scales s and all z: (parts, scales, means)."""
+        mean, noise, ratio = shared * scales[:, None] * z, own * scales, shared / max(own, 1e-300) * z
+        out = torch.empty(len(parts), len(scales), len(z), dtype=torch.float64)
+        left = torch.ones(out.shape[1:], dtype=torch.bool)
+        place = torch.full_like(noise, -1.0) if self.closed else (noise / _LONG).log() / math.log(_PROFILE)
+        number = place.floor().long()
+        for one in number[number >= 0].unique().tolist():
+            low = _LONG * _PROFILE**one
+            rows = (number == one).nonzero()
+            panels = torch.where(ratio.abs() <= self._features(low), (ratio / _PANEL).round(), math.inf)
+            for panel in panels[panels.isfinite()].unique().tolist():
+                profile, columns = self._profile(parts, low, panel), (panels == panel).nonzero().squeeze(1)
+                if profile is not None:
+                    lines = self._lines(parts, mean[rows, columns], noise[rows])
+                    out[:, rows, columns] = lines + profile(noise[rows[:, 0]], ratio[columns])
+                    left[rows, columns] = False
+        i, j = left.nonzero(as_tuple=True)
+        if len(i):
+            out[:, i, j] = self.at(parts, mean[i, j], noise[i])
+        return out
+
+    def _features(self, noise: float) -> float:
+        """How far from the last panel that is short beside the noise its share in a mean is seen, over the noise."""
+        last = float(self._last(torch.tensor([_PROFILE * noise * _HERMITE[1][1]], dtype=torch.float64)))
+        return min(_SPAN + max(0.0, last) / noise, 5.0 * _PANEL)
+
+    def _profile(self, parts: tuple[Part, ...], noise: float, panel: float) -> Profile | None:
+        """What the parts have beside their lines, for noise from this on and means in a panel of their ratio."""
+        key = parts, noise, panel
+        if key not in self._profiles:
+            ends = (panel - 0.5) * _PANEL, (panel + 0.5) * _PANEL
+            some = torch.full((2,), noise, dtype=torch.float64)
+            size = self._lines(parts, some * torch.tensor(ends), some).abs().amax(1)
+            function = functools.partial(self._beside_lines, parts)
+            self._profiles[key] = Profile.of(function, size, noise, ends)
+        return self._profiles[key]
+
+    def _lines(self, parts: Sequence[Part], mean: Tensor, noise: Tensor) -> Tensor:
+        """The means of the lines."""
+        return torch.stack([_line_mean(*self.lines(part), mean, noise) for part in parts])
+
     def _line(self, parts: Sequence[Part], mean: Tensor, noise: Tensor) -> Tensor:
         """Beyond all features."""
         ends = [self.lines(part)[i] for i in (0, 1) for part in parts]
@@ -278,7 +356,10 @@ class Smoothing:
 
     def _among_panels(self, parts: tuple[Part, ...], mean: Tensor, noise: Tensor) -> Tensor:
         """Where panels are short beside the noise: the means of the lines, and what the function has beside them."""
-        out = torch.stack([_line_mean(*self.lines(part), mean, noise) for part in parts])
+        return self._lines(parts, mean, noise) + self._beside_lines(parts, mean, noise)
+
+    def _beside_lines(self, parts: tuple[Part, ...], mean: Tensor, noise: Tensor) -> Tensor:
+        out = torch.zeros(len(parts), len(mean), dtype=torch.float64)
         far = torch.clamp(mean.abs() + _SPAN * noise, max=self.reach)
         octaves = (far.log2().ceil() * 4096.0 + noise.log2().floor()).long()  # two numbers in one
         for one in octaves.unique().tolist():
@@ -318,8 +399,8 @@ class Smoothing:
         if len(cuts) > LIMITS.panels_of_a_grid:
             raise ConvergenceError(f"{self.phi!r} varies too fast at this scale; scale the inputs down")
         ends = torch.unique(cuts.abs())
-        start, end = ends[:-1].numpy(), ends[1:].numpy()
-        least = _BROAD * blur
+        start, end, each = ends[:-1, None].numpy(), ends[1:, None].numpy(), (shared * scales.unique()).numpy()
+        lengths, least = (end - start) / each, _BROAD * blur
         bends = torch.unique(self.kinks.abs())
         regions = [(float(c) / high - 9.0 * blur, float(c) / low + 9.0 * blur) for c in bends]
         alone = [i for i, (a, b) in enumerate(regions) if b - a > 3.0 * len(_RIPPLE) * len(scales) * least]
@@ -329,9 +410,7 @@ class Smoothing:
             step = min(2.0 * step, 2.0)
             while step > least:
                 # the images of [z, z + step] under all scales are shorter than the panels that they meet
-                seen = (start < (z + step) * high) & (end > z * low)
-                most = np.minimum(high, end[seen] / z if z > 0.0 else high)
-                short = float(((end - start)[seen] / most).min()) if seen.any() else 2.0
+                short = lengths[(start < (z + step) * each) & (end > z * each)].min(initial=2.0)
                 bent = any(a < z + step and z < b for i, (a, b) in enumerate(regions) if i not in alone)
                 if step <= short and not bent:
                     break

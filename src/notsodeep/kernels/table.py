@@ -51,6 +51,16 @@ class NormScale:
         """Whether there is but one norm."""
         return self.low == self.high
 
+    @property
+    def width(self) -> float:
+        """How much kernels vary: the difference of logarithms, but for norms near zero."""
+        low, high = self._ends()
+        return high - low
+
+    def holds(self, low: float, high: float) -> bool:
+        """Whether norms from ``low`` to ``high`` are covered, but for rounding."""
+        return self.low * (1.0 - 1e-13) <= low and high <= self.high * (1.0 + 1e-13)
+
     def polynomials(self, size: int, norms: Tensor) -> Tensor:
         """The first Chebyshev polynomials of these norms: (norms, size)."""
         return torch.ones_like(norms)[:, None] if self.single else polynomials(size, self.variable(norms))
@@ -75,6 +85,55 @@ class NormScale:
         return math.asinh(self.low / LIMITS.norm_bend), math.asinh(self.high / LIMITS.norm_bend)
 
 
+Scales = tuple[NormScale, NormScale]
+"""The norms of the rows and those of the columns; equal where a kernel is symmetric."""
+
+
+class NormGrid:
+    """Nodes of the norms of rows and columns in pairs, and pairs of a few norms between them, where series are checked.
+
+    Where both have the same range, only pairs of the upper triangle are there.
+    """
+
+    def __init__(self, scales: Scales, sizes: tuple[int, int], between: int) -> None:
+        self.scales, self.sizes = scales, sizes
+        few = 0 if all(scale.single for scale in scales) else between
+        parts = [scale.nodes(size) for scale, size in zip(scales, sizes, strict=True)]
+        parts += [_between(scale, few) for scale in scales]
+        alike = scales[0] == scales[1]
+        starts = (0, 0, sizes[0], sizes[0]) if alike else (0, sizes[0], sum(sizes), sum(sizes) + few)
+        self.norms = torch.cat(parts[::2] if alike else parts)
+        self.nodes = slice(0, sizes[0]), slice(starts[1], starts[1] + sizes[1])
+        self.between = slice(starts[2], starts[2] + few), slice(starts[3], starts[3] + few)
+        of_nodes, self.checks = (
+            torch.triu_indices(*some) if alike else torch.cartesian_prod(*map(torch.arange, some)).T
+            for some in (sizes, (few, few))
+        )
+        self.count = of_nodes.shape[1]
+        self.pairs = torch.cat([of_nodes, self.checks], dim=1)
+        self.pairs[:, : self.count] += torch.tensor(starts[:2])[:, None]
+        self.pairs[:, self.count :] += torch.tensor(starts[2:])[:, None]
+        self._which = torch.empty(sizes, dtype=torch.long)
+        for i, j in (of_nodes, of_nodes.flip(0))[: 1 + alike]:
+            self._which[i, j] = torch.arange(self.count)
+
+    def coefficients(self, values: Tensor) -> Tensor:
+        """The Chebyshev coefficients (..., rows, columns) in the norms, from values (..., pairs) at the nodes."""
+        left, right = (torch.tensor(to_coefficients(size)) for size in self.sizes)
+        return left @ values.index_select(-1, self._which.flatten()).unflatten(-1, self.sizes) @ right.T
+
+    def at_checks(self, coefficients: Tensor) -> Tensor:
+        """What such coefficients give at the pairs between the nodes: (..., pairs)."""
+        sides = zip(self.scales, coefficients.shape[-2:], self.between, strict=True)
+        left, right = (scale.polynomials(size, self.norms[which]) for scale, size, which in sides)
+        return (left @ coefficients @ right.T)[..., self.checks[0], self.checks[1]]
+
+
+def _between(scale: NormScale, count: int) -> Tensor:
+    ends = math.log10(scale.low), math.log10(scale.high)
+    return torch.logspace(*ends, count, dtype=torch.float64).clamp(scale.low, scale.high)
+
+
 @dataclass(frozen=True)
 class Level:
     """One kernel for |r| <= reach: sum_m T_m(x) sum_k sign_mk f_mk(||x||) f_mk(||y||), low rank in the norms."""
@@ -87,20 +146,36 @@ class Level:
     warped: bool = False  # whether the angle variable is arcsin(r) rather than r
     order: int = 0  # 1: of the kernel's derivative in the angle variable
     part: tuple[float, float] = (-1.0, 1.0)  # of the angle variable's range
+    others: Tensor | None = None  # the factors of the second norm, where its range is another one
+    scales: Scales | None = None  # the ranges of the norms
 
     @classmethod
-    def of(cls, coefficients: Tensor, dropped: float, reach: float = 1.0, warped: bool = False, **more: Any) -> Level:
-        """From symmetric matrices C_m, as sums of few signed squares; what is dropped is below rounding."""
+    def of(
+        cls,
+        coefficients: Tensor,
+        dropped: float,
+        reach: float = 1.0,
+        warped: bool = False,
+        alike: bool = True,
+        **more: Any,
+    ) -> Level:
+        """From matrices C_m, symmetric ones if norms are ``alike``; what is dropped is below rounding."""
         parity = _parity(coefficients)
-        weights, vectors = torch.linalg.eigh(
-            coefficients if parity is None else coefficients[int(parity == "odd") :: 2]
-        )
+        c = coefficients if parity is None else coefficients[int(parity == "odd") :: 2]
+        if alike:
+            weights, left = torch.linalg.eigh(c)
+            right = left
+        else:
+            left, weights, right = torch.linalg.svd(c, full_matrices=False)
+            right = right.mT
         size = weights.abs()
         keep = size > dropped * float(size.max())
         keep.scatter_(1, size.argmax(1, keepdim=True), True)
-        columns = (vectors * size.sqrt()[:, None, :]).transpose(1, 2)[keep]
-        ranks = tuple(keep.sum(1).tolist())
-        return cls(columns.T.contiguous(), torch.sign(weights[keep]), ranks, parity, reach, warped, **more)
+        columns, others = (
+            (vectors * size.sqrt()[:, None, :]).transpose(1, 2)[keep].T.contiguous() for vectors in (left, right)
+        )
+        more["others"] = None if alike else others
+        return cls(columns, torch.sign(weights[keep]), tuple(keep.sum(1).tolist()), parity, reach, warped, **more)
 
     @functools.cached_property
     def scale(self) -> float:
@@ -110,11 +185,13 @@ class Level:
     @functools.cached_property
     def in_norm(self) -> Level:
         """The same with the derivatives of its factors in the norm variable."""
-        return replace(self, factors=derived(self.factors))
+        others = None if self.others is None else derived(self.others)
+        return replace(self, factors=derived(self.factors), others=others)
 
-    def side(self, powers: Tensor) -> Tensor:
+    def side(self, powers: Tensor, right: bool = False) -> Tensor:
         """The norm factors (total rank, points), given the polynomials (points, norm degree) of the norms."""
-        return on_device(self.factors, powers.device).T @ powers[:, : len(self.factors)].T
+        factors = self.factors if self.others is None or not right else self.others
+        return on_device(factors, powers.device).T @ powers[:, : len(factors)].T
 
     def variable(self, r: Tensor, workspace: Workspace) -> Tensor:
         """Twice the angle variable, from its part of the range to [-1, 1], at cosines ``r``; in the workspace."""
@@ -174,14 +251,14 @@ def growth(powers: tuple[int, int], norms: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Table:
-    """The kernels of one network on a range of norms, up to |r| = reach."""
+    """The kernels of one network on ranges of norms, up to |r| = reach."""
 
-    norms: NormScale
+    scales: Scales
     reach: float
     warped: bool
     homogeneous: bool
     coefficients: dict[Kernel, Tensor]  # (angles, norms, norms): over the roots of the kernels along the diagonal
-    along: dict[Kernel, NormSeries]  # the kernel of a point with itself
+    along: dict[Kernel, tuple[NormSeries, NormSeries]]  # the kernel of a point with itself, of either range
     _found: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -190,28 +267,21 @@ class Table:
     @property
     def one_function(self) -> bool:
         """Whether the kernels depend on the angle alone (times both norms, if homogeneous)."""
-        return self.norms.single
+        return all(scale.single for scale in self.scales)
+
+    @property
+    def alike(self) -> bool:
+        """Whether the norms of rows and columns have the same range."""
+        return self.scales[0] == self.scales[1]
 
     def has(self, names: Iterable[Kernel]) -> bool:
         """Say whether these kernels are in the table."""
         return self.coefficients.keys() >= set(names)
 
-    def holds(self, low: float, high: float) -> bool:
-        """Whether norms from ``low`` to ``high`` are covered, but for rounding."""
-        near = self.norms.low * (1.0 - 1e-13) <= low and high <= self.norms.high * (1.0 + 1e-13)
-        return self.homogeneous or near
-
-    def outside(self, squares: Tensor, ends: tuple[float, float]) -> Tensor | None:
-        """Which rows, by their squares, the table does not cover; ``None`` if it covers norms between the ``ends``."""
-        low, high = self.norms.low * (1.0 - 1e-9), self.norms.high * (1.0 + 1e-9)
-        if self.homogeneous or (low <= ends[0] and ends[1] <= high):
-            return None
-        return (squares < low**2) | (squares > high**2)
-
     def diagonal(self, kernel: Kernel, norms: Tensor) -> Tensor:
-        """Kernels of points with themselves."""
-        series = self.along[kernel]
-        basis = functools.partial(self.norms.polynomials, len(series.weights))
+        """Kernels of points with themselves, whose norms are those of the rows."""
+        series = self.along[kernel][0]
+        basis = functools.partial(self.scales[0].polynomials, len(series.weights))
         return torch.cat([series.at(part, basis(part)) for part in norms.split(8192)])
 
     # -- between points --------------------------------------------------------------------------------------
@@ -265,26 +335,37 @@ class Table:
         size = full.abs().flatten(1).sum(1)
         rest = size.flip(0).cumsum(0).flip(0)
         terms = max(1, int((rest > left_out * size.max()).sum()))
-        return Level.of(full[:terms], dropped, self.reach, warped, **more)
+        return Level.of(full[:terms], dropped, self.reach, warped, self.alike, scales=self.scales, **more)
 
-    def side(self, level: Level, kernel: Kernel, norms: Tensor) -> Tensor:
-        """The norm factors at these points: (total rank, n)."""
-        own = self.along[kernel]
-        powers = self.norms.polynomials(max(len(level.factors), len(own.weights)), norms)
+    def side(self, level: Level, kernel: Kernel, norms: Tensor, right: bool = False) -> Tensor:
+        """The norm factors at these points, of the rows or of the ``right`` side: (total rank, n)."""
+        own, along, powers = self._along(level, kernel, norms, right)
         # relative to the diagonal, short rows keep their digits beside long ones
-        return level.side(powers).mul_(own.at(norms, powers).sqrt_())
+        return level.side(powers, right).mul_(own.at(norms, along).sqrt_())
 
-    def side_slope(self, level: Level, kernel: Kernel, norms: Tensor) -> Tensor:
+    def side_slope(self, level: Level, kernel: Kernel, norms: Tensor, right: bool = False) -> Tensor:
         """The derivatives of the norm factors in the norms: (total rank, n)."""
-        own, rate = self.along[kernel], self.norms.rate(norms)
-        powers = self.norms.polynomials(max(len(level.factors), len(own.weights)), norms)
-        slopes = level.in_norm.side(powers).mul_(rate)
-        slopes.add_(level.side(powers).mul_(own.log_slope(norms, powers, rate).mul_(0.5)))
+        own, _, powers = self._along(level, kernel, norms, right)
+        rate = self.scales[right].rate(norms)
+        slopes = level.in_norm.side(powers, right).mul_(rate)
+        slopes.add_(level.side(powers, right).mul_(own.log_slope(norms, powers, rate).mul_(0.5)))
         return slopes.mul_(own.at(norms, powers).sqrt_())
+
+    def _along(self, level: Level, kernel: Kernel, norms: Tensor, right: bool) -> tuple[NormSeries, Tensor, Tensor]:
+        """The kernel of a point with itself, its polynomials of the norms and those of a level."""
+        own, scale = self.along[kernel][right], self.scales[right]
+        size = len(level.factors if level.others is None or not right else level.others)
+        if level.scales is not None and level.scales[right] != scale:
+            along = scale.polynomials(len(own.weights), norms)
+            return own, along, level.scales[right].polynomials(size, norms)
+        powers = scale.polynomials(max(size, len(own.weights)), norms)
+        return own, powers, powers
 
     def scalars(self, level: Level, kernel: Kernel) -> Tensor:
         """The coefficients of all m where there is one function."""
-        return level.signs * level.factors[0] ** 2 * self.along[kernel].weights[0]
+        left, right = self.along[kernel]
+        others = level.factors if level.others is None else level.others
+        return level.signs * level.factors[0] * others[0] * (left.weights[0] * right.weights[0]).sqrt()
 
     def powers(self, level: Level, kernel: Kernel, dtype: torch.dtype) -> tuple[Tensor, ...] | None:
         """The same for powers of the angle variable, where they are as exact."""

@@ -28,10 +28,20 @@ from ._limits import LIMITS
 from .expectations import Layer
 from .pointwise import KernelSpec, OnDiagonal, TensorDomain, equilibrium_variance, largest_rounded, mean_square
 from .smoothing import pair_grid
-from .table import NormScale, NormSeries, Table, correlations_of, growth, product_root, rough_correlations
+from .table import (
+    NormGrid,
+    NormScale,
+    NormSeries,
+    Scales,
+    Table,
+    correlations_of,
+    growth,
+    product_root,
+    rough_correlations,
+)
 
 
-def angle_caps(network: Network, scale: NormScale) -> tuple[float, ...]:
+def angle_caps(network: Network, scales: Scales) -> tuple[float, ...]:
     """The largest |r| up to which tables are tried: kernels are analytic in the angle, uniformly up to there.
 
     Entries beyond have series of their own, so that a table may be small.
@@ -39,7 +49,7 @@ def angle_caps(network: Network, scale: NormScale) -> tuple[float, ...]:
     plain = all(isinstance(phi, Activation) for phi in network.activations)
     if network.kinked or network.biased or not plain:
         return (angle_cap(network),)
-    far = network.variances[1] * scale.high**2 > LIMITS.far_square
+    far = network.variances[1] * min(scale.high for scale in scales) ** 2 > LIMITS.far_square
     return (0.8, 0.55) if far else (1.0, 0.8, 0.55)
 
 
@@ -55,15 +65,22 @@ def angle_cap(network: Network) -> float:
 _lock = threading.RLock()
 
 
-def table_for(spec: KernelSpec, scale: NormScale, pairs: float, dtype: torch.dtype = torch.float64) -> Table | None:
-    """The table of all kernels of a network on a rounded range; ``None`` where none of them has full accuracy."""
+def table_for(
+    spec: KernelSpec, scales: Scales, pairs: float, dtype: torch.dtype = torch.float64, patient: bool = True
+) -> Table | None:
+    """The table of all kernels of a network on rounded ranges; ``None`` where none of them has full accuracy.
+
+    If ``patient``, for many pairs it may take long to build.
+    """
     network = spec.detached.network
-    key = network, spec.rates, scale, dtype
+    key = network, spec.rates, scales, dtype
     with _lock:
         octave = 2.0 ** math.floor(math.log2(min(pairs, 2.0**24)))  # as good as infinity
         deep = len(network.activations) > 1 and pairs < LIMITS.pairs_of_a_grid
         table, slow = build_table(*key, most=octave * LIMITS.points_of_a_pair if deep else math.inf)
-        if slow and octave >= LIMITS.many_pairs:  # integrals entry by entry, for many more pairs than entries
+        if (
+            patient and slow and octave >= LIMITS.many_pairs
+        ):  # integrals entry by entry, for many more pairs than entries
             table, _ = build_table(*key, octave)
     return table if table is not None and table.has(spec.names) else None
 
@@ -117,7 +134,7 @@ def rounded_range(network: Network, low: float, high: float, equal: float = 1e-1
 def build_table(
     network: Network,
     rates: tuple[float, ...] | None,
-    scale: NormScale,
+    scales: Scales,
     dtype: torch.dtype,
     patience: float | None = None,
     most: float = math.inf,
@@ -131,9 +148,9 @@ def build_table(
         try:
             with one_thread():
                 spec = KernelSpec(network, check_kernels(network, kernels), rates)
-                table = _build(spec, scale, dtype, patience, most)
+                table = _build(spec, scales, dtype, patience, most)
                 grid = None if table is None else tuple(table.coefficients[kernels[0]].shape)
-                log.debug("table of %s of %r, norms %.3g to %.3g: %s", kernels, network, scale.low, scale.high, grid)
+                log.debug("table of %s of %r, %s: %s", kernels, network, scales, grid)
                 return table, False
         except NotSoDeepError:
             continue
@@ -142,26 +159,25 @@ def build_table(
     return None, False
 
 
-def _build(spec: KernelSpec, scale: NormScale, dtype: torch.dtype, patience: float | None, most: float) -> Table | None:
+def _build(spec: KernelSpec, scales: Scales, dtype: torch.dtype, patience: float | None, most: float) -> Table | None:
     """From the smallest grid that resolves the kernels, up to the largest cosine that has one."""
-    sizes = _sizes(spec, scale, dtype)
-    *wider, last = angle_caps(spec.network, scale)
-    for reach in wider if sizes else ():
+    sizes = [_sizes(spec, scale, dtype) for scale in dict.fromkeys(scales)]
+    if not all(sizes):
+        return None
+    *wider, last = angle_caps(spec.network, scales)
+    for reach in wider:
         with contextlib.suppress(Unresolved):
-            table = _build_to(spec, scale, dtype, patience, most, reach, sizes)
+            table = _build_to(spec, scales, dtype, patience, most, reach, sizes)
             if table is not None:
                 return table
-    return _build_to(spec, scale, dtype, patience, most, last, sizes) if sizes else None
+    return _build_to(spec, scales, dtype, patience, most, last, sizes)
 
 
 def _sizes(spec: KernelSpec, scale: NormScale, dtype: torch.dtype) -> tuple[int, ...]:
     """How many norms may do: from those on that resolve the kernels of points with themselves, which cost little."""
     if scale.single:
         return (1,)
-    sizes: tuple[int, ...] = (16, 20, 24, 32, 48, 72, 104, 144)
-    sizes = sizes if dtype == torch.float64 else (10, 12, 16, 24, 32, 48)
-    if dtype == torch.float64 and len(spec.network.activations) == 1:  # each further layer costs as much again
-        sizes += (208, 288, 360)
+    sizes = (16, 20, 24, 32, 48, 72, 104, 144) if dtype == torch.float64 else (10, 12, 16, 24, 32, 48)
     room = 0.15 if spec.network.kinked else 0.0  # kinks of two points that meet ask for more than those of one
     for i, size in enumerate(sizes):
         t = scale.nodes(size)
@@ -190,29 +206,31 @@ def _wanted_along(series: Iterable[NormSeries], tolerance: float, room: float = 
 
 def _build_to(
     spec: KernelSpec,
-    scale: NormScale,
+    scales: Scales,
     dtype: torch.dtype,
     patience: float | None,
     most: float,
     reach: float,
-    norms: tuple[int, ...],
+    norms: Sequence[Sequence[int]],
 ) -> Table | None:
+    """From grids of as many norms, of either side or of both, as are wanted."""
     noisy = reach == 1.0 and spec.network.kinked
     tolerance = max(2e-13 if noisy else 0.0, _tolerance(dtype))  # the angle magnifies the rounding of the cosine
     double = dtype == torch.float64
     angles = (48, 64, 128, 256) if double else (32, 48, 64, 128)
     slow = patience is not None
-    size, terms = norms[0], angles[0]
-    while terms * size * (size + 1) <= (most if patience is None else patience):
-        grid = _Grid(spec, scale, size, terms, dtype, slow, reach)
+    options = (angles, norms[0], norms[-1])
+    sizes = tuple(option[0] for option in options)
+    while math.prod(sizes) * (1.0 if len(norms) == 1 else 2.0) <= (most if patience is None else patience):
+        grid = _Grid(spec, scales, sizes, dtype, slow, reach)
         if not grid.finite:
             return None
-        more = _wanted(grid.relative.transpose(0, 1), tolerance), grid.wanted_norms(tolerance)
-        if more == (terms, size):
+        more = _wanted(grid.relative.transpose(0, 1), tolerance), *grid.wanted_norms(tolerance)
+        if more == sizes:
             return grid.table(tolerance)
-        if (more[0] > terms and terms == angles[-1]) or (more[1] > size and size == norms[-1]):
+        if any(m > size == option[-1] for m, size, option in zip(more, sizes, options, strict=True)):
             return None
-        terms, size = (next((n for n in s if n >= m), s[-1]) for s, m in zip((angles, norms), more, strict=True))
+        sizes = tuple(next((n for n in s if n >= m), s[-1]) for s, m in zip(options, more, strict=True))
     return None
 
 
@@ -220,49 +238,50 @@ class _Grid:
     """The kernels at Chebyshev nodes of the norms and of the angle, and at a few norms between them for a check."""
 
     def __init__(
-        self, spec: KernelSpec, scale: NormScale, size: int, terms: int, dtype: torch.dtype, patient: bool, reach: float
+        self,
+        spec: KernelSpec,
+        scales: Scales,
+        sizes: tuple[int, ...],
+        dtype: torch.dtype,
+        patient: bool,
+        reach: float,
     ) -> None:
-        network = spec.network
-        self.scale, self.reach, self.size, self.terms = scale, reach, size, terms
+        network, (self.terms, left, right) = spec.network, sizes
+        self.scales, self.reach = scales, reach
         self.check = 1e-11 if dtype == torch.float64 else 1e-7  # of the kernels of the two points with themselves
         self.homogeneous = network.homogeneous
-        between = 0 if scale.single else 6  # norms at which the finished table is compared with the kernel
-        ends = math.log10(scale.low), math.log10(scale.high)
-        others = torch.logspace(*ends, between, dtype=torch.float64).clamp(scale.low, scale.high)
-        self.t = torch.cat([scale.nodes(size), others])
-        ia, ib = torch.triu_indices(size, size)
-        self.checks = torch.triu_indices(between, between)
-        self.x, transform = torch.from_numpy(nodes(terms)), torch.tensor(to_coefficients(terms))
+        self.grid = grid = NormGrid(scales, (left, right), 6)
+        self.x, transform = torch.from_numpy(nodes(self.terms)), torch.tensor(to_coefficients(self.terms))
         if network.odd:  # what follows from it is left out
-            self.x, transform = self.x[terms // 2 :], 2.0 * transform[:, terms // 2 :]
+            self.x, transform = self.x[self.terms // 2 :], 2.0 * transform[:, self.terms // 2 :]
             transform[::2] = 0.0
-        self.along, found = sample(
+        along, found = sample(
             spec,
-            self.t,
-            torch.cat([torch.stack([ia, ib]), self.checks + size], dim=1),
+            grid.norms,
+            grid.pairs,
             torch.sin(self.x * math.asin(reach)),
             tolerance=_tolerance(dtype),
             patient=patient,
         )
-        self.own = torch.stack([self.along[kernel] for kernel in found])
+        self.own = torch.stack([along[kernel] for kernel in found])
         values = torch.stack(list(found.values()))
-        self.kernels, self.exact = tuple(found), values[:, len(ia) :]
+        self.kernels, self.exact = tuple(found), values[:, grid.count :]
         # relative to the diagonal, short rows keep their digits beside long ones
-        weights = self.own[:, :size].clamp_min(1e-300).rsqrt()
-        upper = (values[:, : len(ia)] * (weights[:, ia] * weights[:, ib])[..., None]) @ transform.T
-        which = torch.empty(size, size, dtype=torch.long)
-        which[ia, ib] = which[ib, ia] = torch.arange(len(ia))
-        self.norm = torch.tensor(to_coefficients(size))
-        half = upper.mT.contiguous().index_select(2, which.flatten()).unflatten(2, which.shape) @ self.norm.T
-        self.coefficients = half.transpose(2, 3) @ self.norm.T  # (kernels, angles, norms, norms)
+        weights = self.own.clamp_min(1e-300).rsqrt()[:, grid.pairs[:, : grid.count]].prod(1)
+        self.coefficients = grid.coefficients(transform @ (values[:, : grid.count] * weights[..., None]).mT)
         self.finite = all(bool(torch.isfinite(v).all()) for v in (self.coefficients, self.own))
         self.relative = _relative(self.coefficients)
 
-    def wanted_norms(self, tolerance: float) -> int:
+    def wanted_norms(self, tolerance: float) -> tuple[int, int]:
         """As many norms as there are if their last orders are nothing, else what their fall lets expect."""
-        if self.scale.single:
-            return self.size
-        return max(_wanted(self.relative.movedim(2, 0), tolerance), _wanted_along(self.diagonals.values(), tolerance))
+        left = self._wanted_norms(0, tolerance)
+        return left, left if self.scales[0] == self.scales[1] else self._wanted_norms(1, tolerance)
+
+    def _wanted_norms(self, side: int, tolerance: float) -> int:
+        if self.scales[side].single:
+            return 1
+        along = _wanted_along([own[side] for own in self.diagonals.values()], tolerance)
+        return max(along, _wanted(self.relative.movedim(2 + side, 0), tolerance))
 
     def table(self, tolerance: float) -> Table | None:
         """In the better variable of the angle, without what is not needed; ``None`` if it fails between its nodes."""
@@ -273,39 +292,53 @@ class _Grid:
         most, least = (needed(c.transpose(0, 1), tolerance) for c in (_relative(plain), self.relative))
         warped = most > min(least + LIMITS.arcsine_terms, self.terms - LIMITS.spare_orders)
         found = self.coefficients[:, : least + 1] if warped else plain[:, : most + 1]
-        if not self.scale.single:
-            keep = needed(_relative(found).movedim(2, 0), 0.01 * tolerance)
-            found = found[:, :, :keep, :keep].contiguous()
+        relative = _relative(found)
+        left, right = (needed(relative.movedim(side, 0), 0.01 * tolerance) for side in (2, 3))
+        right = left if self.scales[0] == self.scales[1] else right
+        found = found[:, :, :left, :right].contiguous()
         coefficients = dict(zip(self.kernels, found, strict=True))
-        table = Table(self.scale, self.reach, warped, self.homogeneous, coefficients, self.diagonals)
-        return table if self._reaches_the_diagonal() and (self.scale.single or self._holds(table, found)) else None
+        table = Table(self.scales, self.reach, warped, self.homogeneous, coefficients, self.diagonals)
+        holds = table.one_function or self._holds(table, found)
+        return table if holds and self._reaches_the_diagonal(table) else None
 
-    def _reaches_the_diagonal(self) -> bool:
+    def _reaches_the_diagonal(self, table: Table) -> bool:
         """Whether points with themselves have what they must: far out, waves fall within less than a step of angles."""
-        own, basis = self.own[:, : self.size], self.scale.polynomials(self.size, self.t[: self.size])
+        if not table.alike or self.reach < 1.0:
+            return True
+        which, size = self.grid.nodes[0], self.grid.sizes[0]
+        own, basis = self.own[:, which], self.scales[0].polynomials(size, self.grid.norms[which])
         seen = (basis @ self.coefficients.sum(1) * basis).sum(-1)
-        return self.reach < 1.0 or bool(((seen - 1.0).abs()[own > 0.0] <= 100.0 * self.check).all())
+        return bool(((seen - 1.0).abs()[own > 0.0] <= 100.0 * self.check).all())
 
     @functools.cached_property
-    def diagonals(self) -> dict[Kernel, NormSeries]:
+    def diagonals(self) -> dict[Kernel, tuple[NormSeries, NormSeries]]:
         """Series in the norm of the kernels of points with themselves."""
-        found = _along(self.t[: self.size], self.own[:, : self.size], self.homogeneous)
-        return dict(zip(self.kernels, found, strict=True))
+        sides = (
+            _along(self.grid.norms[which], self.own[:, which], self.homogeneous)
+            for which in self.grid.nodes[: 1 if self.scales[0] == self.scales[1] else 2]
+        )
+        each = [*zip(*sides, strict=True)]
+        return {kernel: (own[0], own[-1]) for kernel, own in zip(self.kernels, each, strict=True)}
 
     def _holds(self, table: Table, found: Tensor) -> bool:
         """Whether the table keeps its digits between its nodes, at norms of every order of magnitude."""
         columns = slice(0, None, max(1, len(self.x) // 8))
         x = self.x[columns]
         x = x if table.warped else torch.sin(x * math.asin(self.reach)) / self.reach
-        t, (ia, ib) = self.t[self.size :], self.checks
-        powers = self.scale.polynomials(self.size, t)
-        basis = powers[:, : found.shape[2]]
         at_angles = (polynomials(found.shape[1], x) @ found.flatten(2)).unflatten(2, found.shape[2:])
-        quotients = (basis @ at_angles @ basis.T)[:, :, ia, ib].transpose(1, 2)
-        size = torch.stack([series.at(t, powers) for series in table.along.values()]).sqrt()
-        off = (quotients * (size[:, ia] * size[:, ib])[..., None] - self.exact[:, :, columns]).abs()
-        exact = self.own[:, self.size :].sqrt()
-        return bool((off <= self.check * (exact[:, ia] * exact[:, ib])[..., None]).all())
+        quotients = self.grid.at_checks(at_angles).mT
+        left, right = (
+            torch.stack([self._seen(own[side], self.scales[side], which) for own in table.along.values()]).sqrt()
+            for side, which in enumerate(self.grid.between)
+        )
+        i, j = self.grid.checks
+        off = (quotients * (left[:, i] * right[:, j])[..., None] - self.exact[:, :, columns]).abs()
+        exact = self.own.sqrt()[:, self.grid.pairs[:, self.grid.count :]].prod(1)
+        return bool((off <= self.check * exact[..., None]).all())
+
+    def _seen(self, series: NormSeries, scale: NormScale, which: slice) -> Tensor:
+        norms = self.grid.norms[which]
+        return series.at(norms, scale.polynomials(len(series.weights), norms))
 
 
 def _tolerance(dtype: torch.dtype) -> float:

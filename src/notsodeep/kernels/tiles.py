@@ -7,9 +7,10 @@ rows there.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from ..networks import Kernel, Network
 from ._limits import LIMITS
 from .caps import Cap, ClosePairs
 from .pointwise import KernelSpec
-from .table import Level, NormScale, Table, on_device
+from .table import Level, NormScale, Scales, Table, on_device
 from .tabulate import Unresolved, one_thread, rounded_range, stay_alone, table_for
 
 # ---- tiles -----------------------------------------------------------------------------------------------
@@ -65,8 +66,6 @@ def fill_tiles(points: Points, target: Mapping[Any, Tensor], progress: bool | No
             for _ in track(pool.map(filler.tile, blocks), len(blocks), "kernel", progress):
                 pass
     filler.evaluate_pending()
-    if points.odd:
-        points.fill_odd(target)
 
 
 class _Filler:
@@ -86,7 +85,7 @@ class _Filler:
         if on_diagonal:
             r.triu_(1)  # the diagonal is written from the norms alone, exactly
         low, high = torch.stack(torch.aminmax(r)).tolist()
-        panels, main, mask = list[Panel](), True, points.unsettled(rows, columns, r, max(-low, high))
+        panels, main, mask = list[Panel](), True, points.unsettled(r, max(-low, high))
         if mask is not None:
             mask = mask.triu_(1) if on_diagonal else mask
             lack = points.lack(rows, columns, r, workspace)
@@ -127,19 +126,51 @@ class _Filler:
 # ---- the rows and their entries --------------------------------------------------------------------------
 
 
-def norm_range(*squares: Tensor) -> tuple[float, float, float]:
-    """The smallest norm, and the range of those that are not so short that they are evaluated one by one."""
+def norm_range(*squares: Tensor) -> tuple[float, float]:
+    """The range of the norms that are not so short beside the longest that they are evaluated one by one."""
     every = torch.cat(squares).sqrt()
-    least, high = torch.stack(torch.aminmax(every)).tolist()
-    short = LIMITS.short_row * high
-    return least, least if least >= short else float(every[every >= short].min()), high
+    high = float(every.max())
+    return float(every[every >= LIMITS.short_row * high].min()), high
+
+
+def bands(norms: Tensor) -> list[tuple[float, float]]:
+    """Ranges that cover these norms, none of them so wide that its table would be large.
+
+    They are parted at gaps, and otherwise into equal ratios; near zero, kernels hardly vary with the norm.
+    """
+    norms = norms.sort().values
+    logs, widest = (norms / LIMITS.norm_bend).clamp_min(1.0).log2(), math.log2(LIMITS.widest_band)
+    span = float(logs[-1] - logs[0])
+    if span <= widest:
+        return [(float(norms[0]), float(norms[-1]))]
+    gaps = torch.diff(logs)
+    cut = int(gaps.argmax()) + 1
+    if float(gaps.max()) < LIMITS.band_gap:
+        cut = int(torch.searchsorted(logs, float(logs[0]) + span / math.ceil(span / widest), right=True))
+    return [each for part in (norms[:cut], norms[cut:]) for each in bands(part)]
+
+
+def tables_of(spec: KernelSpec, low: float, high: float) -> dict[Scales, Table]:
+    """The tables for any norms of a range, as far as there are some."""
+    low, network = max(low, LIMITS.short_row * high), spec.network
+    every = torch.logspace(math.log10(low), math.log10(high), 1000, dtype=torch.float64).clamp(low, high)
+    for ranges in ([(1.0, 1.0)] if network.homogeneous else [(low, high)], bands(every)):
+        scales = [rounded_range(network, *ends) for ends in ranges]
+        pairs = itertools.combinations_with_replacement(scales, 2)
+        found = {pair: table for pair in pairs if (table := table_for(spec, pair, math.inf)) is not None}
+        if found:
+            break
+    return found
 
 
 Lift = tuple[float, float]
 """A factor b and a constant c: rows x stand for sqrt(b) x with one more column, sqrt(c)."""
 
-Given = tuple[Table | None, Lift]
-"""A table, and how rows are lifted for it."""
+Given = tuple[Mapping[Scales, Table], Lift]
+"""Tables of ranges of norms, and how rows are lifted for them."""
+
+Group = tuple[Tensor, Tensor, NormScale | None]
+"""The numbers of rows and of columns with norms of one range, or of those for which there is no table."""
 
 Ends = tuple[float, float] | None
 """The least and the largest cosine that a table is asked for, if it is."""
@@ -176,6 +207,42 @@ class Panel(NamedTuple):
         return x2.mul_(4.0 / (self.end - self.start)).clamp_(-2.0, 2.0)
 
 
+def _within(norms: Tensor, scales: Sequence[NormScale]) -> Tensor:
+    """The number of the first range that holds a norm, -1 where none does."""
+    found = torch.full_like(norms, -1, dtype=torch.long)
+    for number, scale in reversed(list(enumerate(scales))):
+        found[(norms >= scale.low * (1.0 - 1e-13)) & (norms <= scale.high * (1.0 + 1e-13))] = number
+    return found
+
+
+class Part(NamedTuple):
+    """All points with the matrices of their kernels, or a block of some rows and columns."""
+
+    points: Points
+    target: Mapping[Any, Tensor]
+    rows: Tensor | None = None
+    columns: Tensor | None = None
+    scales: tuple[NormScale | None, NormScale | None] = (None, None)
+    table: Table | None = None
+
+    def fill(self, work: Callable[[Points, Mapping[Any, Tensor]], None]) -> None:
+        """Let matrices be filled, and copy those of a block to their place."""
+        points, i, j = self.points, self.rows, self.columns
+        if i is None or j is None:
+            work(points, self.target)
+            return
+        mirrored = points.symmetric and i is not j
+        y = None if points.symmetric and not mirrored else points.y[j]
+        block = type(points)(points.spec, points.x[i], y, points.lift)
+        block.scales, block.shared = self.scales, self.table
+        found = {name: values.new_empty(block.shape) for name, values in self.target.items()}
+        work(block, found)
+        for name, values in found.items():
+            self.target[name][i[:, None], j] = values
+            if mirrored:
+                self.target[name][j[:, None], i] = values.T
+
+
 class Points:
     """The rows of both sides with everything that is computed once per row; they are lifted in thought only.
 
@@ -207,79 +274,101 @@ class Points:
         self.pairs = len(self.x) * len(self.y) / (2 if self.symmetric else 1)
         self.wx = _inverse_norm(self.sx, self.x.dtype)
         self.wy = self.wx if self.symmetric else _inverse_norm(self.sy, self.x.dtype)
+        self.scales: tuple[NormScale | None, NormScale | None] = None, None  # of the table that is looked for
+        self.shared: Table | None = None  # of a wider range, if there is one
         self.table: Table | None = None
+        self.flipped = False  # whether its rows are the columns
         self.trusted = -1.0  # cosines up to which the table settles an entry
-        self.short: tuple[Tensor, Tensor] | None = None  # rows that it does not cover
-        self.odd = False  # whether these have a table of their own
         self._sides: dict[tuple[object, ...], Tensor] = {}  # of all threads
 
-    def find_table(self, ready: Given, whole: bool = False) -> None:
-        """Use the table that is ready, the cached one for such norms, or none where entry by entry is cheaper.
+    def parts(self, ready: Given, target: Mapping[Any, Tensor]) -> list[Part]:
+        """These points with their matrices, or in blocks of alike norms, which are to be copied into the target."""
+        groups = self._groups(ready if ready[1] == self.lift else ({}, self.lift))
+        if len(groups) == 1:
+            self.scales = groups[0][2], groups[0][2]
+            return [Part(self, target)]
+        found, wide = list[Part](), self._wide(ready)
+        for (a, (rows, _, scale)), (b, (_, columns, other)) in itertools.product(enumerate(groups), repeat=2):
+            if len(rows) and len(columns) and (a <= b or not self.symmetric):
+                table = None if scale is None or other is None else wide
+                found.append(Part(self, target, rows, columns, (scale, other), table))
+        return found
 
-        ``whole``: all rows share a table, also if a few are much longer or shorter than the others.
-        """
-        least, low, high = norm_range(self.sx, self.sy)
-        self.ends = least, high
-        network, single = self.spec.network, self.x.dtype == torch.float32
-        if high == 0.0:
-            return
-        given = ready[0] if ready[1] == self.lift else None
-        if given is not None and given.holds(low, high) and given.has(self.spec.names):
-            self.table = given
-        elif self.pairs > self.direct:
-            for ratio, few in ((math.inf, 0.0),) if whole else LIMITS.usual_norms:
-                usual = self._usual(low, high, ratio, few)
-                self.odd, scale = usual != (low, high), self.norm_scale(*usual)
-                if given is not None and not scale.single:
-                    scale = rounded_range(network, min(low, given.norms.low), max(high, given.norms.high))
-                self.table = table_for(self.spec, scale, self.pairs, self.x.dtype)
-                if self.table is not None:
-                    break
-        if self.table is not None:
-            # cosines beyond are rounded too much for the angle of a kinked kernel
-            known = 1.0 - (5e-4 if single else 1e-6)
-            self.trusted = min(self.table.reach, known) if network.kinked else self.table.reach
-            left, right = self.table.outside(self.sx, self.ends), self.table.outside(self.sy, self.ends)
-            self.short = None if left is None or right is None else (left, right)
-        self.odd &= self.short is not None
+    def _wide(self, ready: Given) -> Table | None:
+        """One table for all norms, which smooth kernels may have; nearly parallel points go by their own norms."""
+        if self.spec.network.kinked:
+            return None
+        scale = self.norm_scale(*norm_range(self.sx, self.sy))
+        known = (s for s, other in ready[0] if s == other and s.holds(scale.low, scale.high))
+        scale = next(known, scale) if ready[1] == self.lift else scale
+        return self._lookup(ready, (scale, scale))
 
-    def _usual(self, low: float, high: float, ratio: float, few: float) -> tuple[float, float]:
-        """The range of most norms, if few rows are much longer or shorter: those have a table of their own."""
-        if self.spec.network.homogeneous or high <= ratio * low:
-            return low, high
-        norms = torch.cat([self.sx, self.sy]).sqrt()
-        middle = float(norms[norms > 0].median())
-        start, end = (middle * ratio**power for power in (-0.5, 0.5))
-        inside = norms[(norms >= start) & (norms <= end)]
-        if len(inside) < (1.0 - few) * len(norms):
-            return low, high
-        return float(inside.min()), float(inside.max())
+    def _tabulated(self, ready: Given, norms: Tensor, low: float, high: float) -> list[NormScale]:
+        """The range of these norms, in parts if no table serves the whole."""
+        scale, middle = self.norm_scale(low, high), math.sqrt(low * high)
+        if high < LIMITS.narrow_band * low or self._lookup(ready, (scale, scale)) is not None:
+            return [scale]
+        sides = [(norms >= low) & (norms <= middle), (norms > middle) & (norms <= high)]
+        parts = [norms[side] for side in sides if bool(side.any())]
+        return [each for part in parts for each in self._tabulated(ready, part, float(part.min()), float(part.max()))]
+
+    def _groups(self, ready: Given) -> list[Group]:
+        """The rows and columns by their norms, in groups that share a table."""
+        sides = self.sx.sqrt(), self.sy.sqrt()
+        known, norms = [scale for scale, other in ready[0] if scale == other], torch.cat(sides)
+        least, high = torch.stack(torch.aminmax(norms)).tolist()
+        if self.spec.network.homogeneous and high > 0.0:
+            return self._whole(known[0] if known else self.norm_scale(1.0, 1.0))
+        for scale in known:
+            if scale.holds(least, high) and (self.pairs <= self.direct or len(bands(norms)) == 1):
+                return self._whole(scale)
+        if high == 0.0 or self.pairs <= self.direct:
+            return self._whole(None)
+        known = [scale for scale in known if scale.width <= math.log(2.0 * LIMITS.widest_band)]
+        short = norms < LIMITS.short_row * high
+        if not bool((short | _within(norms, known).ge(0)).all()):
+            ranges = bands(norms[~short])
+            known = [scale for ends in ranges for scale in self._tabulated(ready, norms[~short], *ends)]
+        if len(known) == 1 and not bool(short.any()):
+            return self._whole(known[0])
+        numbers = torch.where(short, -1, _within(norms, known)).split([len(side) for side in sides])
+        found, none = list[Group](), numbers[0][:0]
+        for number in (*range(len(known)), -1):
+            members = [(of == number).nonzero().squeeze(1) for of in numbers]
+            halves = [m.split(max(LIMITS.block_rows, -(-len(s) // 2))) for m, s in zip(members, sides, strict=True)]
+            for rows, columns in itertools.zip_longest(*halves, fillvalue=none):
+                found.append((rows, rows if self.symmetric else columns, None if number < 0 else known[number]))
+        return found
+
+    def _whole(self, scale: NormScale | None) -> list[Group]:
+        rows = torch.arange(len(self.sx), device=self.sx.device)
+        return [(rows, rows if self.symmetric else torch.arange(len(self.sy), device=rows.device), scale)]
 
     def norm_scale(self, low: float, high: float) -> NormScale:
         """The range of norms for which a table is built."""
         return rounded_range(self.spec.network, low, high, 3e-8 if self.x.dtype == torch.float32 else 1e-14)
 
-    def fill_odd(self, target: Mapping[Any, Tensor]) -> None:
-        """Write the rows and columns of points that the table of the others does not cover."""
-        assert self.short is not None
-        (rows, columns), (others, rest) = (
-            [which.nonzero().squeeze(1) for which in sides] for sides in (self.short, [~s for s in self.short])
-        )
-        blocks = [(rows, rest), (rows, columns), *([] if self.symmetric else [(others, columns)])]
-        table = None
-        for i, j in blocks:
-            if not len(i) or not len(j):
-                continue
-            y = None if self.symmetric and j is columns else self.y[j]
-            points = type(self)(self.spec, self.x[i], y, self.lift)
-            points.find_table((table, self.lift), whole=True)
-            table = points.table
-            found = {name: values.new_empty(points.shape) for name, values in target.items()}
-            fill_tiles(points, found, False)
-            for name, values in found.items():
-                target[name][i[:, None], j] = values
-                if self.symmetric:
-                    target[name][j[:, None], i] = values.T
+    def find_table(self, ready: Given) -> None:
+        """Use the table that is ready, the cached one for such norms, or none where entry by entry is cheaper."""
+        left, right = self.scales
+        if left is None or right is None:
+            return
+        self.flipped = left.low > right.low
+        self.norms = (right, left) if self.flipped else (left, right)
+        self.table = self.shared or self._lookup(ready, self.norms)
+        if self.table is not None:
+            # cosines beyond are rounded too much for the angle of a kinked kernel
+            known = 1.0 - (5e-4 if self.x.dtype == torch.float32 else 1e-6)
+            self.trusted = min(self.table.reach, known) if self.spec.network.kinked else self.table.reach
+
+    def _lookup(self, ready: Given, scales: Scales) -> Table | None:
+        given = ready[0].get(scales) if ready[1] == self.lift else None
+        if given is not None and given.has(self.spec.names):
+            return given
+        if self.pairs <= self.direct:
+            return None
+        patient = all(scale.high < LIMITS.narrow_band * scale.low for scale in scales)  # others can be parted
+        return table_for(self.spec, scales, self.pairs, self.x.dtype, patient)
 
     # -- tiles -----------------------------------------------------------------------------------------------
     def cosines(self, rows: slice, columns: slice, workspace: Workspace) -> Tensor:
@@ -306,15 +395,9 @@ class Points:
         out.add_(t[:, None]).addcmul_((1.0 - t)[:, None], other)
         return out.clamp_min_(0.0).div_(torch.abs(r, out=given).add_(1.0)).copysign_(r)
 
-    def unsettled(self, rows: slice, columns: slice, r: Tensor, largest: float) -> Tensor | None:
+    def unsettled(self, r: Tensor, largest: float) -> Tensor | None:
         """Which entries of a tile the table leaves to series of nearly parallel points, or to single entries."""
-        beyond = r.abs() > self.trusted if largest > self.trusted and self.trusted < 1.0 else None  # else by rounding
-        if self.short is None or (self.odd and beyond is None):
-            return beyond
-        short = self.short[0][rows, None] | self.short[1][columns]
-        if beyond is None:
-            return short
-        return beyond & ~short if self.odd else beyond | short
+        return r.abs() > self.trusted if largest > self.trusted and self.trusted < 1.0 else None  # else by rounding
 
     @functools.cached_property
     def capped(self) -> bool:
@@ -326,7 +409,7 @@ class Points:
         """The series near r = ``sign``."""
         table = self.table
         assert table is not None
-        return table.once(("cap", sign), lambda: Cap(self.spec.detached, table, sign))
+        return table.once(("cap", sign, self.norms), lambda: Cap(self.spec.detached, table, sign, self.norms))
 
     @functools.cached_property
     def shares(self) -> tuple[Tensor, Tensor]:
@@ -351,7 +434,7 @@ class Points:
     def panels(self, rows: slice, columns: slice, mask: Tensor, lack: Tensor, workspace: Workspace) -> list[Panel]:
         """The intervals of angles that hold many of these entries; they are taken out of the mask."""
         found, few = list[Panel](), mask.numel() // LIMITS.panel_share
-        if not self.capped or (self.short is not None and not self.odd) or int(mask.sum()) <= few:
+        if not self.capped or int(mask.sum()) <= few:
             return found
         size, (left, right) = torch.abs(lack, out=workspace("angle", lack)), self.blurs
         clear = mask & (size >= torch.maximum(left[rows, None], right[columns]))
@@ -419,23 +502,27 @@ class Points:
         """
         if not table.one_function:
             signs = on_device(level.signs, x2.device).to(x2.dtype)
-            left = self._side(level, kernel, rows, self.sx, in_norm).T.contiguous().mul_(signs)
-            return level.tile(left, self._side(level, kernel, columns, self.sy), x2, workspace)
+            left = self._side(level, kernel, rows, 0, in_norm).T.contiguous().mul_(signs)
+            return level.tile(left, self._side(level, kernel, columns, 1), x2, workspace)
         powers = None if x2.is_cuda else table.powers(level, kernel, x2.dtype)
         if powers is None:
             return series_sum(table.scalars(level, kernel).to(x2), x2, level.parity, workspace)
         return power_sum(powers, x2, workspace)
 
-    def _side(self, level: Level, kernel: Kernel, which: slice, squares: Tensor, in_norm: bool = False) -> Tensor:
+    def factors(self, level: Level, kernel: Kernel, squares: Tensor, side: int, in_norm: bool = False) -> Tensor:
+        """The norm factors of points, by their squared norms, as rows (``side`` 0) or columns: (rank, points)."""
+        assert self.table is not None
+        of = self.table.side_slope if in_norm else self.table.side
+        return of(level, kernel, squares.sqrt(), bool(side) != self.flipped)
+
+    def _side(self, level: Level, kernel: Kernel, which: slice, side: int, in_norm: bool = False) -> Tensor:
         """The norm factors of some points of one side, (rank, points), stored while they are few."""
-        wide = tile_shape(self.x.device)[1]
+        wide, squares = tile_shape(self.x.device)[1], (self.sx, self.sy)[side]
         first = which.start - which.start % wide  # tiles do not cross its multiples
         key = id(level), in_norm, id(squares), first
         stored = self._sides.get(key)
         if stored is None:
-            assert self.table is not None
-            factors = self.table.side_slope if in_norm else self.table.side
-            stored = factors(level, kernel, squares[first : first + wide].sqrt()).to(self.x.dtype)
+            stored = self.factors(level, kernel, squares[first : first + wide], side, in_norm).to(self.x.dtype)
             if sum(side.numel() for side in list(self._sides.values())) + stored.numel() > LIMITS.held_numbers:
                 self._sides.clear()
             self._sides[key] = stored
@@ -457,8 +544,6 @@ class Points:
     def entries(self, i: Tensor, j: Tensor, lack: Tensor) -> Iterator[tuple[Tensor, Mapping[Any, Tensor]]]:
         """Groups of entries and their kernels: by table, by series of the layer at equilibrium, or one by one."""
         alone = torch.full_like(i, self.table is None, dtype=torch.bool)
-        if self.short is not None and not self.odd:
-            alone |= self.short[0][i] | self.short[1][j]
         if self.table is not None:
             for sign in (1, -1):
                 which = (~alone & (torch.signbit(lack) == (sign < 0))).nonzero().squeeze(1)
@@ -513,8 +598,9 @@ class Points:
                     yield which, {k: self._sum(series[k], k, p, q, x2) for k in names}
                 elif cap.layer is not None:
                     with one_thread():
-                        given = [v.cpu() for v in (self.sx[p].sqrt(), self.sy[q].sqrt(), angle[which])]
-                        known, found = cap.layer.kernels(names, *given)
+                        squares = (self.sy[q], self.sx[p]) if self.flipped else (self.sx[p], self.sy[q])
+                        left, right, apart = (v.cpu() for v in (*squares, angle[which]))
+                        known, found = cap.layer.kernels(names, left.sqrt(), right.sqrt(), apart)
                     yield which[known.to(which.device)], found
 
     def _sum(self, level: Level, kernel: Kernel, i: Tensor, j: Tensor, x2: Tensor) -> Tensor:
@@ -530,7 +616,7 @@ class Points:
             (s, which) if len(s) <= len(which) else (s[which], torch.arange(len(which), device=which.device))
             for s, which in ((self.sx, i), (self.sy, j))
         ]
-        sides = [(table.side(level, kernel, s.sqrt()).T.contiguous(), which) for s, which in given]
+        sides = [(self.factors(level, kernel, s, side).T.contiguous(), which) for side, (s, which) in enumerate(given)]
         out, at_once = torch.empty_like(x2), max(64, numbers // len(level.signs))
         for part in torch.arange(len(x2), device=x2.device).split(at_once):
             left, right = (side.index_select(0, which[part]) for side, which in sides)
