@@ -80,7 +80,7 @@ def table_for(
         table, slow = build_table(*key, most=octave * LIMITS.points_of_a_pair if deep else math.inf)
         if (
             patient and slow and octave >= LIMITS.many_pairs
-        ):  # integrals entry by entry, for many more pairs than entries
+        ):  # integrals of entries, far fewer than pairs
             table, _ = build_table(*key, octave)
     return table if table is not None and table.has(spec.names) else None
 

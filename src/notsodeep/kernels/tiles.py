@@ -287,10 +287,10 @@ class Points:
         if len(groups) == 1:
             self.scales = groups[0][2], groups[0][2]
             return [Part(self, target)]
-        found, wide = list[Part](), self._wide(ready)
+        found = list[Part]()
         for (a, (rows, _, scale)), (b, (_, columns, other)) in itertools.product(enumerate(groups), repeat=2):
             if len(rows) and len(columns) and (a <= b or not self.symmetric):
-                table = None if scale is None or other is None else wide
+                table = None if scale is None or other is None else self.shared
                 found.append(Part(self, target, rows, columns, (scale, other), table))
         return found
 
@@ -306,7 +306,8 @@ class Points:
     def _tabulated(self, ready: Given, norms: Tensor, low: float, high: float) -> list[NormScale]:
         """The range of these norms, in parts if no table serves the whole."""
         scale, middle = self.norm_scale(low, high), math.sqrt(low * high)
-        if high < LIMITS.narrow_band * low or self._lookup(ready, (scale, scale)) is not None:
+        narrow = self.shared is not None or high < LIMITS.narrow_band * low
+        if narrow or self._lookup(ready, (scale, scale)) is not None:
             return [scale]
         sides = [(norms >= low) & (norms <= middle), (norms > middle) & (norms <= high)]
         parts = [norms[side] for side in sides if bool(side.any())]
@@ -328,7 +329,9 @@ class Points:
         short = norms < LIMITS.short_row * high
         if not bool((short | _within(norms, known).ge(0)).all()):
             ranges = bands(norms[~short])
-            known = [scale for ends in ranges for scale in self._tabulated(ready, norms[~short], *ends)]
+            self.shared = self._wide(ready) if len(ranges) > 1 else None
+            parted = [self._tabulated(ready, norms[~short], *ends) for ends in ranges]
+            known = [scale for scales in parted for scale in scales]
         if len(known) == 1 and not bool(short.any()):
             return self._whole(known[0])
         numbers = torch.where(short, -1, _within(norms, known)).split([len(side) for side in sides])
