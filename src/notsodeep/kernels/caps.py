@@ -56,7 +56,7 @@ class Cap:
     def _set_size(self, size: int) -> None:
         """Take so many nodes of the norms."""
         left, right = (1 if scale.single else size for scale in self.scales)
-        self.size, self.grid = size, NormGrid(self.scales, (left, right), 4)
+        self.size, self.grid = size, NormGrid(self.scales, (left, right), 3)
         self.domain = Corner(self.grid.pairs, self.sign, math.acos(self.table.reach))
         own = self.spec.diagonal(self.grid.norms**2)
         roots = torch.stack([own[name] for name in self.names]).sqrt()
@@ -428,8 +428,8 @@ class _Graded(LayerMaps):
         if self.hopeless:
             raise Unresolved
         if set(self.phi.kinks) <= {0.0}:
-            # often only the widest angles are asked for
-            low = 0.0 if self.phi.kinks else max(0.0, low - 1.5)
+            # often only the widest angles are asked for, and not once more
+            low = 0.0 if self.phi.kinks or len(self.series) else max(0.0, low - 1.5)
             high = max(high, math.asinh(1.6 * self.domain.widest / self.bend))
         else:  # for points of different norms, kinks off zero meet at angles that are not zero
             low = 0.8 * low

@@ -319,8 +319,9 @@ class Smoothing:
             ends = (panel - 0.5) * _PANEL, (panel + 0.5) * _PANEL
             some = torch.full((2,), noise, dtype=torch.float64)
             size = self._lines(parts, some * torch.tensor(ends), some).abs().amax(1)
-            function = functools.partial(self._beside_lines, parts)
-            self._profiles[key] = Profile.of(function, size, noise, ends)
+            self._profiles[key] = Profile.of(
+                lambda mean, noise: self.at(parts, mean, noise) - self._lines(parts, mean, noise), size, noise, ends
+            )
         return self._profiles[key]
 
     def _lines(self, parts: Sequence[Part], mean: Tensor, noise: Tensor) -> Tensor:
@@ -433,7 +434,8 @@ def _compressed(t: Tensor, values: Tensor, length: float) -> tuple[Tensor, Tenso
     if _INTERPOLATED * len(panels) >= len(t):
         return t, values.contiguous()
     x, transform = legendre(_INTERPOLATED)[0], to_legendre(_INTERPOLATED)
-    basis = np.polynomial.legendre.legvander((2.0 * ((t - start) / length - place) - 1.0).numpy(), _INTERPOLATED - 1)
+    x_of_t = 2.0 * (t - start - place * length) / length - 1.0
+    basis = np.polynomial.legendre.legvander(x_of_t.numpy(), _INTERPOLATED - 1)
     shares = torch.from_numpy(basis) @ transform
     few = torch.stack([shares[place == one].T @ values[place == one] for one in panels])
     return (start + length * (panels[:, None] + 0.5 + 0.5 * x)).flatten(), few.flatten(0, 1)

@@ -130,8 +130,8 @@ class NormGrid:
 
 
 def _between(scale: NormScale, count: int) -> Tensor:
-    ends = math.log10(scale.low), math.log10(scale.high)
-    return torch.logspace(*ends, count, dtype=torch.float64).clamp(scale.low, scale.high)
+    shares = (torch.arange(count, dtype=torch.float64) + 0.5) / max(1, count)
+    return scale.low * (scale.high / scale.low) ** shares
 
 
 @dataclass(frozen=True)

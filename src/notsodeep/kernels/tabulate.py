@@ -78,9 +78,7 @@ def table_for(
         octave = 2.0 ** math.floor(math.log2(min(pairs, 2.0**24)))  # as good as infinity
         deep = len(network.activations) > 1 and pairs < LIMITS.pairs_of_a_grid
         table, slow = build_table(*key, most=octave * LIMITS.points_of_a_pair if deep else math.inf)
-        if (
-            patient and slow and octave >= LIMITS.many_pairs
-        ):  # integrals of entries, far fewer than pairs
+        if patient and slow and octave >= LIMITS.many_pairs:  # integrals of entries, far fewer than pairs
             table, _ = build_table(*key, octave)
     return table if table is not None and table.has(spec.names) else None
 

@@ -290,7 +290,9 @@ class Points:
         found = list[Part]()
         for (a, (rows, _, scale)), (b, (_, columns, other)) in itertools.product(enumerate(groups), repeat=2):
             if len(rows) and len(columns) and (a <= b or not self.symmetric):
-                table = None if scale is None or other is None else self.shared
+                # nearly all rows may be alike: a smaller table serves these better
+                alone = scale is None or other is None or len(rows) * len(columns) > 0.8 * math.prod(self.shape)
+                table = None if alone else self.shared
                 found.append(Part(self, target, rows, columns, (scale, other), table))
         return found
 
