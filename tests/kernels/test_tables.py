@@ -416,8 +416,8 @@ def test_a_function_of_norms_over_eight_decades_has_tables(name):
     tables, _ = function.ready
     assert tables
     norms, size = np.linalg.norm(X, axis=1), sizes(function, X, X)
-    squares, dots = torch.from_numpy(norms**2), torch.from_numpy(X @ X.T)
-    exact = pairwise(network, squares[:, None], squares, dots, ("ntk",))["ntk"].numpy()
+    dots = torch.from_numpy(X @ X.T)
+    exact = pairwise(network, dots.diagonal()[:, None], dots.diagonal(), dots, ("ntk",))["ntk"].numpy()
     np.testing.assert_allclose(function(X) / size, exact / size, rtol=0, atol=10 * tolerance())
     slopes, alone = function.slopes(X), nsd.kernel_function(network, "ntk").slopes(X[:9], X[9:20])  # one by one
     units = size, size / np.outer(norms, norms), size / norms[:, None] ** 2
@@ -445,8 +445,29 @@ def test_no_mixture_of_norms_is_evaluated_one_by_one(name, bias, monkeypatch):
     alone, evaluated = [], tiles.Points._by_covariance
     monkeypatch.setattr(tiles.Points, "_by_covariance", lambda *a: alone.append(len(a[1])) or evaluated(*a))
     nsd.ntk(network, X)
-    # blocks of so few points that tables are not worth it, and beside a bias short points that are equal but for rounding
+    # blocks of few points have no tables; beside a bias short points are equal but for rounding
     assert sum(alone) <= (0.25 if bias and name in KINKED else 0.05) * 250 * 251 / 2
+
+
+@pytest.mark.parametrize("name", ["selu", "elu", "hard_tanh"])
+def test_equal_and_nearly_equal_long_rows_keep_their_digits(name):
+    """Slopes of kinked functions fall with the angle, which the rounding of E[phi phi] hid, at norm 1e4 to 2e-9."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((100, 20))
+    X *= (1.3e4 * rng.uniform(0.5, 2.0, 100) / np.linalg.norm(X, axis=1))[:, None]
+    network = nsd.DEQ(name, 0.07, 1.0)
+    K = nsd.ntk(network, X)
+    cross = nsd.ntk(network, X[:70], X[30:])
+    own = np.diagonal(K)[30:70]
+    np.testing.assert_allclose(cross[np.arange(30, 70), np.arange(40)], own, rtol=tolerance())
+    if name == "selu":  # 1 - K / K(0) is linear in small angles
+        points = tiles.Points(KernelSpec.of(network, ("ntk",), None, True), torch.from_numpy(X), None)
+        lack, one = torch.tensor([1e-20, 1e-18, 1e-16, 1e-14], dtype=torch.float64), torch.zeros(4, dtype=torch.long)
+        found = torch.empty(4, dtype=torch.float64)
+        for which, kernels in points.entries(one, one, lack):
+            found[which] = kernels["ntk"]
+        fall = (1.0 - found / K[0, 0]) / lack.sqrt()
+        np.testing.assert_allclose(fall, fall[-1], rtol=2e-3)
 
 
 def test_single_precision_keeps_its_digits_at_all_norms():

@@ -27,7 +27,7 @@ class Limits:
     panel_share: int = 32  # entries of a tile, for each of those that are cheaper one by one than the whole tile
     cap_error: float = 2e-12  # what they may be wrong between their nodes, beside the diagonal
     hidden: float = 5e-10  # times the squared scale: 1 - |r| of which a rounded covariance leaves an error of 5e-12
-    blurred_lack: float = 1e-8  # over the squared scale: 1 - |rho| below which the rounding of E[phi phi] is seen
+    blurred_lack: float = 1e-8  # 1 - |rho| below which the rounding of E[phi phi] is seen in slopes of kinked functions
     many_pairs: float = 1024.0  # pairs for which a table that takes long to build is worth looking for
     pairs_of_a_grid: int = 1 << 14  # pairs from which the largest grid of a table is worth its time in any network
     points_of_a_pair: float = 400.0  # points of a grid of several layers that cost as much as one pair

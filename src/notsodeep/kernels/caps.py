@@ -20,6 +20,7 @@ from torch import Tensor
 from .._chebyshev import needed, nodes, series_sum, to_coefficients
 from ..activations import Activation
 from ..activations.forms import wave_means
+from ..activations.panels import legendre
 from ..networks import Kernel, Network
 from ..networks.nodes import FixedPoint, KernelState, LayerMaps
 from ._limits import LIMITS
@@ -241,7 +242,7 @@ class ClosePairs(PairDomain):
         drive = torch.stack([fixed.drive(s) for s in state.points])
         own = torch.stack([mean_square(cell.phi, "value", q) for q in points])
         lack, bound = solve_lack(fixed, drive, own, self.apart, self.sign, cell.near)
-        blurred = (lack / bound < _blur(fixed.network, torch.maximum(*points))).nonzero().squeeze(1)
+        blurred = (lack / bound < _blur(fixed.network)).nonzero().squeeze(1)
         if len(blurred):
             some = drive[:, blurred], own[:, blurred], self.apart[blurred], self.sign[blurred]
             lack[blurred] = _small_lack(fixed, cell.phi, [q[blurred] for q in points], *some, lack[blurred])
@@ -249,9 +250,9 @@ class ClosePairs(PairDomain):
         return self.sign * (bound - lack)
 
 
-def _blur(network: Network, largest: Tensor) -> Tensor:
-    """1 - |rho| below which E[phi' phi'] sees the rounding of E[phi phi], from the larger variance of each pair."""
-    return (LIMITS.blurred_lack if network.kinked else 0.0) / largest.clamp_min(1.0)
+def _blur(network: Network) -> float:
+    """1 - |rho| below which E[phi' phi'], which falls with the angle at kinks, sees the rounding of E[phi phi]."""
+    return LIMITS.blurred_lack if network.kinked else 0.0
 
 
 def _small_lack(
@@ -266,19 +267,22 @@ def _small_lack(
 ) -> Tensor:
     """What :func:`solve_lack` returns, where the rounding of E[phi phi] hides it: from differences of roughly ``lack``.
 
-    E[phi phi] differs from that of parallel points by the mean of E[phi' phi'] times the lack. Slopes of kinked
-    functions fall with the angle, so that a rule of two nodes is exact for cubic ones.
+    E[phi phi] differs from that of parallel points by the mean of E[phi' phi'] times the lack. Over x with the angle
+    sinh(x) / scale, slopes vary on a length of one: a rule of few nodes is enough.
     """
     (bx, by), (ex, ey) = drive, fixed.sigma_a2 * own
     bound, input, inner = product_root(bx + ex, by + ey), product_root(bx, by), product_root(ex, ey)
     turned = (product_root(bx, ey) - product_root(by, ex)).square() / (bound + input + inner)
     room = turned + fixed.sigma_a2 * parallel_gap(phi, points[0], points[1], sign, own) + input * apart
-    slope = torch.zeros_like(lack)
-    for other in (-1.0, 1.0):
-        place, weight = (6.0 + other * 6.0**0.5) / 10.0, 0.5 + other * 6.0**0.5 / 18.0
-        near = place**2 * lack / bound
+    slope, widest = torch.zeros_like(lack), (2.0 * lack / bound * torch.minimum(points[0], points[1])).sqrt()
+    end = torch.asinh(widest.clamp_min(1e-8))
+    for place, weight in zip(*legendre(3 if float(end.max()) < 0.02 else 6), strict=True):
+        x = 0.5 * (1.0 + float(place)) * end
+        share = torch.sinh(x) / torch.sinh(end)  # of the angle
+        near = share**2 * lack / bound
         rho, spread = sign * (1.0 - near), (near * (2.0 - near)).sqrt()
-        slope += weight * pair_means(phi, ("slope",), ("slope",), points[0], points[1], rho, spread)[0]
+        found = pair_means(phi, ("slope",), ("slope",), points[0], points[1], rho, spread)[0]
+        slope += float(weight) * end * share * torch.cosh(x) / torch.sinh(end) * found
     return room / (1.0 - fixed.sigma_a2 * slope)  # slopes move by no more than the angle: once is enough
 
 
@@ -364,8 +368,8 @@ class _Entries(TensorDomain, LayerMaps):
     def solve(self, fixed: FixedPoint, cell: Any, points: Tensor, state: KernelState) -> Tensor:
         sign = self.series.cap.domain.sign
         lack, bound = solve_lack(fixed, fixed.drive(points), self.own, self.apart, sign, self.near)
-        apart, largest = lack / bound, (fixed.drive(points) + fixed.sigma_a2 * self.own).amax(0)
-        self.known = (self.series.graded.variable(apart) <= 2.0) & (apart >= _blur(fixed.network, largest))
+        apart = lack / bound
+        self.known = (self.series.graded.variable(apart) <= 2.0) & (apart >= _blur(fixed.network))
         self.values = self.near(apart)
         return sign * (bound - lack)
 

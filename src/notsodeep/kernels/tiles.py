@@ -550,8 +550,10 @@ class Points:
         """Groups of entries and their kernels: by table, by series of the layer at equilibrium, or one by one."""
         alone = torch.full_like(i, self.table is None, dtype=torch.bool)
         if self.table is not None:
+            equal = (lack == 0.0) & ~torch.signbit(lack) & (self.sx[i] == self.sy[j])
+            yield equal.nonzero().squeeze(1), self._of_equal(self.sx[i[equal]])
             for sign in (1, -1):
-                which = (~alone & (torch.signbit(lack) == (sign < 0))).nonzero().squeeze(1)
+                which = (~equal & ~alone & (torch.signbit(lack) == (sign < 0))).nonzero().squeeze(1)
                 if not len(which):
                     continue
                 alone[which] = True
@@ -563,6 +565,9 @@ class Points:
             which = mask.nonzero().squeeze(1)
             if len(which):
                 yield which, kernels_of(i[which], j[which], lack[which])
+
+    def _of_equal(self, squares: Tensor) -> Mapping[Any, Tensor]:
+        return {name: own.to(squares.device) for name, own in self.spec.diagonals(squares.cpu()).items()}
 
     def _close(self, i: Tensor, j: Tensor, lack: Tensor) -> Tensor:
         """Say for which entries the rounding of a covariance, beside their scale, hides too much of a known angle."""
