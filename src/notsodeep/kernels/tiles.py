@@ -7,6 +7,7 @@ rows there.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,6 +68,16 @@ def fill_tiles(points: Points, target: Mapping[Any, Tensor], progress: bool | No
     filler.evaluate_pending()
     if points.odd:
         points.fill_odd(target)
+
+
+def fill_blocks(points: Points, target: Mapping[Any, Tensor], blocks: Sequence[tuple[slice, slice]]) -> None:
+    """Fill some blocks, with as many rows as a tile at most; of a symmetric matrix those that begin on the diagonal."""
+    filler, wide = _Filler(points, target), tile_shape(points.x.device)[1]
+    for rows, columns in blocks:
+        ends = *range(columns.start // wide * wide + wide, columns.stop, wide), columns.stop
+        for start, end in itertools.pairwise((columns.start, *ends)):
+            filler.tile((rows, slice(start, end)))
+    filler.evaluate_pending()
 
 
 class _Filler:
@@ -447,7 +458,8 @@ class Points:
 
         ``lack``: what their cosines lack of +-1, with the signs of these.
         """
-        for p, q, off in zip(*(v.split(LIMITS.open_entries) for v in (i, j, lack.to(self.sx.dtype))), strict=True):
+        at_once = LIMITS.gpu_open if i.is_cuda else LIMITS.open_entries
+        for p, q, off in zip(*(v.split(at_once) for v in (i, j, lack.to(self.sx.dtype))), strict=True):
             for which, kernels in self.entries(p, q, self._refined(p, q, off)):
                 for kernel, values in kernels.items():
                     target[kernel][p[which], q[which]] = values.to(target[kernel])
