@@ -21,6 +21,8 @@ NETWORKS = [
     nsd.DEQ("elu", 0.2),
     nsd.DEQ("elu", 0.05, 4.6, 15.7),  # many entries are nearly parallel beside the bias
     nsd.DEQ("gelu", 0.05, 1.0, 1e3),
+    nsd.DEQ("tanh", 0.1, 30.0, 100.0),
+    nsd.DEQ("hard_swish", 0.1, 1.0, 1e4),
     nsd.ENN(["cos"]),
     nsd.ENN(["gelu", "tanh"]),
 ]
@@ -77,7 +79,7 @@ def test_single_entries_are_evaluated_where_the_rows_are(monkeypatch):
         assert float((K[kind].cpu() - exact).abs().max()) < tolerance() * float(exact.abs().max()), kind
 
 
-def test_too_many_listed_entries_are_left_to_plain_tiles(monkeypatch):
+def test_too_many_listed_entries_are_settled_in_rounds(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(device, "LIMITS", dataclasses.replace(LIMITS, gpu_listed=4))
     X = points(60, 2).cuda()
