@@ -25,6 +25,7 @@ class Limits:
     many_norms: int = 64  # norms at which a function of them is worth a series
     cap_angles: int = 18  # nodes of an interval of angles that doubles
     panel_share: int = 32  # entries of a tile, for each of those that are cheaper one by one than the whole tile
+    far_intervals: int = 6  # more of them for kinks off zero, which unequal norms tell apart at small angles
     cap_error: float = 2e-12  # what they may be wrong between their nodes, beside the diagonal
     hidden: float = 5e-10  # times the squared scale: 1 - |r| of which a rounded covariance leaves an error of 5e-12
     blurred_lack: float = 1e-8  # over the squared scale: 1 - |rho| below which the rounding of E[phi phi] is seen
