@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 
 import numpy as np
@@ -108,10 +109,17 @@ def compare(points, found, plain, room):
 @pytest.mark.parametrize("dtype", [DOUBLE, SINGLE])
 def test_nearly_parallel_entries_have_series_of_their_own(network, signs, dtype):
     X, Y = rows(52), rows(33, 1)
-    for given in ((X,), (X, Y)):
-        _, intervals, listed = fill(network, *given, dtype=dtype)
+    for given, kernels in (((X,), ("ntk",)), ((X, Y), ("ck", "ntk"))):
+        _, intervals, listed = fill(network, *given, dtype=dtype, kernels=kernels)
         assert {interval.sign for interval in intervals} == signs
         assert sum(listed) < 0.1 * len(X) * len(given[-1])
+
+
+@pytest.mark.parametrize("drives", [(3.0, 3.0), (30.0, 100.0)])
+def test_tensor_cores_add_what_single_ranks_do(drives, monkeypatch):
+    monkeypatch.setattr(device, "THIN", math.inf)
+    _, intervals, _ = fill(nsd.DEQ("gelu", 0.1, *drives), rows(52), rows(33, 1), kernels=("ntk",))
+    assert bool(intervals) == (drives == (30.0, 100.0))
 
 
 @pytest.mark.parametrize("network", [nsd.DEQ("elu", 0.2, 3.0), nsd.DEQ("hard_swish", 0.2, 8.0)], ids=repr)

@@ -63,7 +63,7 @@ class Limits:
     gpu_listed: int = 1 << 16  # entries that a GPU may list for later, or a share of all: one megabyte
     gpu_share: int = 16  # entries of a matrix on a GPU, for each of those that may be listed
     gpu_sample: int = 1024  # rows and columns of a product that say which series of nearly parallel entries it needs
-    gpu_series: int = 64  # entries of a matrix on a GPU, for each of those from which on such a series joins the pass
+    gpu_series: int = 256  # entries of a matrix on a GPU, for each of those from which on such a series joins the pass
     gpu_open: int = 1 << 22  # entries evaluated at once of those that were listed: a few hundred launches for all
     gpu_numbers: int = 1 << 25  # numbers held at once for single entries: 256 megabytes
 

@@ -28,17 +28,27 @@ from .tiles import Points, angle_of, fill_blocks, products, tiles_of
 
 N = TypeVar("N", int, float)
 Block = tuple[slice, slice]
-Shape = tuple[int, int, int, int, bool]
-"""Rows, columns and warps of a program, ranks that it adds at once, and whether by tensor cores."""
+
+
+class Shape(NamedTuple):
+    """The tile of a program."""
+
+    high: int
+    wide: int
+    warps: int
+    at_once: int  # ranks that are added at once
+    dot: bool = False  # whether by tensor cores
+
 
 SHAPES: dict[str, dict[torch.dtype, Shape]] = {
-    "table": {torch.float64: (128, 32, 4, 16, True), torch.float32: (64, 64, 8, 2, False)},
-    "scalar": {torch.float64: (32, 32, 4, 1, False), torch.float32: (64, 64, 8, 1, False)},  # without norms
+    "thick": {torch.float64: Shape(128, 32, 4, 16, True), torch.float32: Shape(64, 64, 8, 2)},
+    "thin": {torch.float64: Shape(64, 32, 4, 2), torch.float32: Shape(64, 64, 8, 2)},  # few ranks for each order
+    "scalar": {torch.float64: Shape(32, 32, 4, 1), torch.float32: Shape(64, 64, 8, 1)},  # without norms
     # beside intervals of angles, where larger tiles would not fit into registers
-    "capped": {torch.float64: (64, 32, 4, 16, True), torch.float32: (64, 64, 8, 2, False)},
-    "thin": {torch.float64: (64, 32, 4, 2, False), torch.float32: (64, 64, 8, 2, False)},  # of few ranks for each order
+    "capped": {torch.float64: Shape(64, 32, 4, 16, True), torch.float32: Shape(64, 64, 8, 2)},
 }
-THIN = 4.0  # times as many ranks as there are, filled up to 16 for each order, are not worth tensor cores
+THIN = 2.0  # tensor cores add 16 ranks for each order, which is too many where this is so many times what there is
+
 
 _refused: set[str] = set()  # why programs do not run here, as it was told
 
@@ -213,11 +223,13 @@ def joint(first: Level, others: Sequence[Level]) -> Level:
     return replace(first, factors=torch.cat(padded, 1), signs=torch.cat([level.signs for level in levels]), ranks=ranks)
 
 
-def _shape(table: Table, ranks: Sequence[int], capped: bool) -> str:
+def _kind(table: Table, ranks: Sequence[int], capped: bool) -> str:
+    """The kind of shape that serves so many ranks of each order."""
     if table.one_function:
         return "scalar"
-    whole = sum(-(-rank // 16) for rank in ranks) * 16  # what tensor cores compute
-    return ("thin" if whole > THIN * sum(ranks) else "capped") if capped else "table"
+    if sum(-(-rank // 16) for rank in ranks) * 16 > THIN * sum(ranks):
+        return "thin"
+    return "capped" if capped else "thick"
 
 
 # ---- launches --------------------------------------------------------------------------------------------
@@ -253,7 +265,7 @@ class _Factors:
         spans = [number for pair in zip(begins, orders, strict=False) for number in pair]
         self.spans = copied(tuple(spans), torch.int32, x.device)
         self.caps = copied(tuple(number for cap in caps for number in cap.numbers()), x.dtype, x.device)
-        self.shape = _shape(table, self.level.ranks, bool(caps))
+        self.shape = SHAPES[_kind(table, self.level.ranks, bool(caps))][x.dtype]
         self.left = self.right = self._void = torch.empty(0, 0, dtype=x.dtype, device=x.device)
         self._rows = slice(0)
         if table.one_function:
@@ -268,19 +280,22 @@ class _Factors:
             return
         if self._rows != rows:
             signs = on_device(self.level.signs, self.left.device)[:, None]
-            self._rows, self.left = rows, (self._side(self.points.sx[rows]) * signs).to(self.left.dtype)
+            self._rows, self.left = (
+                rows,
+                (self._side(self.points.sx[rows], self.shape.high) * signs).to(self.left.dtype),
+            )
         self.right = self._void  # one of them at a time
-        self.right = self._side(self.points.sy[columns])
+        self.right = self._side(self.points.sy[columns], self.shape.wide)
 
-    def _side(self, squares: Tensor) -> Tensor:
+    def _side(self, squares: Tensor, tile: int) -> Tensor:
+        squares = torch.cat([squares, squares[-1:].expand(-len(squares) % tile)])  # programs read whole tiles
         return self.table.side(self.level, self.kernel, squares.sqrt()).to(self.points.x.dtype)
 
     def launch(self, gram: Tensor, out: Tensor, rows: slice, columns: slice, found: _Listed) -> None:
         """One pass over a block of the product."""
         self._sides(rows, columns)
-        high, wide, warps, at_once, dot = SHAPES[self.shape][gram.dtype]
-        a, b = rows.stop - rows.start, columns.stop - columns.start
-        program("triton_tile", "tile_kernel")[(-(-b // wide), -(-a // high))](
+        shape, (a, b) = self.shape, gram[rows, columns].shape
+        program("triton_tile", "tile_kernel")[(-(-b // shape.wide), -(-a // shape.high))](
             gram,
             out,
             gram.stride(0),
@@ -311,9 +326,10 @@ class _Factors:
             SCALAR=self.table.one_function,
             HOMOGENEOUS=self.table.homogeneous,
             CAPPED=self.intervals > 0,
-            BM=high,
-            BN=wide,
-            AT_ONCE=at_once,
-            DOT=dot,
-            num_warps=warps,
+            BM=shape.high,
+            BN=shape.wide,
+            AT_ONCE=shape.at_once,
+            DOT=shape.dot,
+            num_warps=shape.warps,
+            num_stages=1,  # most orders have no second step that could be read ahead
         )

@@ -11,33 +11,19 @@ from triton.language.extra import libdevice
 
 
 @triton.jit
-def _add_ranks(
-    b0,
-    left,
-    right,
-    left_stride,
-    right_stride,
-    i,
-    j,
-    inside_i,
-    inside_j,
-    start,
-    end,
-    AT_ONCE: tl.constexpr,
-    DOT: tl.constexpr,
-):
+def _add_ranks(b0, left, right, left_stride, right_stride, i, j, start, end, AT_ONCE: tl.constexpr, DOT: tl.constexpr):
     """Add sum_k left_k right_k' for the ranks k from start to end, AT_ONCE at a time, by tensor cores if DOT."""
     for k in range(start, end, AT_ONCE):
         if DOT:
             q = k + tl.arange(0, AT_ONCE)
-            in_a, in_b = inside_i[:, None] & (q < end)[None, :], (q < end)[:, None] & inside_j[None, :]
-            a = tl.load(left + q[None, :] * left_stride + i[:, None], mask=in_a, other=0.0)
-            b = tl.load(right + q[:, None] * right_stride + j[None, :], mask=in_b, other=0.0)
+            a = tl.load(left + q[None, :] * left_stride + i[:, None], mask=(q < end)[None, :], other=0.0)
+            b = tl.load(right + q[:, None] * right_stride + j[None, :], mask=(q < end)[:, None], other=0.0)
             b0 = tl.dot(a, b, acc=b0, input_precision="ieee", out_dtype=b0.dtype)
         else:
-            for u in tl.static_range(AT_ONCE):
-                a = tl.load(left + (k + u) * left_stride + i, mask=inside_i & (k + u < end), other=0.0)
-                b = tl.load(right + (k + u) * right_stride + j, mask=inside_j & (k + u < end), other=0.0)
+            b0 += tl.load(left + k * left_stride + i)[:, None] * tl.load(right + k * right_stride + j)[None, :]
+            for u in tl.static_range(1, AT_ONCE):
+                a = tl.load(left + (k + u) * left_stride + i, mask=k + u < end, other=0.0)
+                b = tl.load(right + (k + u) * right_stride + j, mask=k + u < end, other=0.0)
                 b0 += a[:, None] * b[None, :]
     return b0
 
@@ -63,7 +49,7 @@ def _lack(given, beside, r, share, other):
 # fmt: off
 @triton.jit
 def _series(
-    x2, left, right, ends, terms, left_stride, right_stride, i, j, inside_i, inside_j,
+    x2, left, right, ends, terms, left_stride, right_stride, i, j,
     PARITY: tl.constexpr, SCALAR: tl.constexpr, AT_ONCE: tl.constexpr, DOT: tl.constexpr,
 ):
     # fmt: on
@@ -73,16 +59,16 @@ def _series(
         y2 = x2 * x2 - 2.0
     b1 = tl.zeros_like(x2)
     b2 = tl.zeros_like(x2)
+    end = tl.load(ends + terms)
     for step in range(terms):
         m = terms - 1 - step
         b0 = y2 * b1 - b2
         if SCALAR:
             b0 += tl.load(left + m)
         else:
-            start, end = tl.load(ends + m), tl.load(ends + m + 1)
-            b0 = _add_ranks(
-                b0, left, right, left_stride, right_stride, i, j, inside_i, inside_j, start, end, AT_ONCE, DOT
-            )
+            start = tl.load(ends + m)
+            b0 = _add_ranks(b0, left, right, left_stride, right_stride, i, j, start, end, AT_ONCE, DOT)
+            end = start
         b2 = b1
         b1 = b0
     # the sum is c_0 + y b_1 - b_2, and x (b_0 - b_1) for odd orders
@@ -110,7 +96,7 @@ def _norms(fx, fy):
 def tile_kernel(
     gram, out, gram_stride, out_stride,  # matrices
     wx, wy, tx, ty, blur_x, blur_y,  # of rows and columns: inverse norms, shares of what is given, blurs (see Points)
-    left, right, ends, numbers,  # factors of the norms, where each order begins; scale, trusted, reach, lift
+    left, right, ends, numbers,  # factors of norms, for whole tiles; where orders begin; scale, trusted, reach, lift
     caps, spans, intervals,  # of each interval: sign, least and largest lack, middle, scale; where it begins, orders
     found_i, found_j, lacks, count, row0, column0, rows, columns, left_stride, right_stride, terms, capacity,
     SYMMETRIC: tl.constexpr, WARPED: tl.constexpr, PARITY: tl.constexpr, SCALAR: tl.constexpr,
@@ -167,7 +153,7 @@ def tile_kernel(
         if WARPED:
             x = libdevice.asin(x)
         values = _series(
-            x * scale, left, right, ends, terms, left_stride, right_stride, i, j, inside_i, inside_j,
+            x * scale, left, right, ends, terms, left_stride, right_stride, i, j,
             PARITY, SCALAR, AT_ONCE, DOT,
         )  # fmt: skip
         if HOMOGENEOUS:
@@ -190,7 +176,7 @@ def tile_kernel(
                 part = left + begin if SCALAR else left
                 values = _series(
                     tl.minimum(tl.maximum(x2, -2.0), 2.0), part, right, ends + begin, tl.load(spans + 2 * s + 1),
-                    left_stride, right_stride, i, j, inside_i, inside_j, 0, SCALAR, AT_ONCE, DOT,
+                    left_stride, right_stride, i, j, 0, SCALAR, AT_ONCE, DOT,
                 )  # fmt: skip
                 if HOMOGENEOUS:
                     values *= _norms(fx, fy)
