@@ -140,9 +140,11 @@ def tile_kernel(
                 within = clear & (off > tl.load(caps + 5 * s + 1)) & (off <= tl.load(caps + 5 * s + 2))
                 which = tl.where(within, s + 1, which)
             outside = outside & (which < 0)
+            # kept in memory: in registers they would take the room of the sum
+            angle = 2.0 * libdevice.asin(tl.sqrt(0.5 * tl.abs(lack)))
+            tl.store(out + gi.to(tl.int64)[:, None] * out_stride + gj[None, :], angle, mask=which > 0)
         _list(outside, gi, gj, lack, found_i, found_j, lacks, count, capacity, BM, BN)
 
-    # with intervals, entries stay those of the product until their own one has its turn
     if CAPPED:
         wanted = wanted & (which == 0)
         some = tl.sum(tl.sum(wanted.to(tl.int32), axis=1), axis=0) > 0
@@ -163,14 +165,11 @@ def tile_kernel(
             there = tl.trans(wanted)
         _write(out, out_stride, values, wanted, there, gi, gj, SYMMETRIC)
     if CAPPED and beyond > 0:
+        tl.debug_barrier()  # angles that other threads have written
         for s in range(intervals):
             here = which == s + 1
             if tl.sum(tl.sum(here.to(tl.int32), axis=1), axis=0) > 0:
-                # read again: kept, it would take the registers of the sum
-                own = tl.load(gram + place, mask=here, other=0.0) * fx[:, None] * fy[None, :] * factor
-                bias = constant * fx[:, None] * fy[None, :]
-                tx_i, ty_j = tl.load(tx + gi, mask=inside_i, other=0.0), tl.load(ty + gj, mask=inside_j, other=0.0)
-                angle = 2.0 * libdevice.asin(tl.sqrt(0.5 * tl.abs(_lack(own, bias, own + bias, tx_i, ty_j))))
+                angle = tl.load(out + gi.to(tl.int64)[:, None] * out_stride + gj[None, :], mask=here, other=0.0)
                 x2 = (angle - tl.load(caps + 5 * s + 3)) * tl.load(caps + 5 * s + 4)
                 begin = tl.load(spans + 2 * s)
                 part = left + begin if SCALAR else left
