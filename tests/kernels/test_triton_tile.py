@@ -159,6 +159,16 @@ def test_a_list_without_room_for_all_is_settled_in_rounds(name, monkeypatch):
     assert plain
 
 
+@pytest.mark.parametrize("dtype", [DOUBLE, SINGLE])
+def test_listed_entries_with_series_are_one_program(dtype, monkeypatch):
+    monkeypatch.setattr(device, "LIMITS", dataclasses.replace(device.LIMITS, gpu_series=1))
+    signs = np.where(np.random.default_rng(2).random((52, 64)) < 0.05, -0.125, 0.125)  # of one norm
+    for name, given in (("tanh", (rows(52),)), ("elu", (rows(52), rows(33, 1))), ("elu", (signs,))):
+        points, intervals, listed = fill(nsd.DEQ(name, 0.1, 30.0), *given, dtype=dtype)
+        assert not intervals
+        assert sum(listed) < 0.02 * points.pairs  # those that are left
+
+
 def test_parities_leave_out_orders():
     assert device.every_order((3, 2), "odd", 0) == [0, 3, 0, 2]
     assert device.every_order((3, 2), "even", 0) == [3, 0, 2, 0]

@@ -48,6 +48,7 @@ SHAPES: dict[str, dict[torch.dtype, Shape]] = {
     "capped": {torch.float64: Shape(64, 32, 4, 16, True), torch.float32: Shape(64, 64, 8, 2)},
 }
 THIN = 2.0  # tensor cores add 16 ranks for each order, which is too many where this is so many times what there is
+ENTRIES = 64  # single entries of a program
 
 
 _refused: set[str] = set()  # why programs do not run here, as it was told
@@ -156,8 +157,28 @@ def _round(
     if listed and listed[-1]:
         i, j, lack = (part[: listed[-1]].clone() for part in (i, j, lack))
         del found, unlisted, parts, factors  # single entries need the room
-        points.write_entries(target, i.long(), j.long(), lack)
+        _settle(points, table, target, i.long(), j.long(), lack)
     return len(listed)
+
+
+def _settle(points: Points, table: Table, target: Mapping[Kernel, Tensor], i: Tensor, j: Tensor, lack: Tensor) -> None:
+    """Write the entries that were listed: one program for all that have a series, and the others one by one."""
+    caps = list[Interval]()
+    if points.capped and len(i) > LIMITS.few_pairs:
+        refined = points.refined(i, j, lack.to(points.sx.dtype))
+        caps = [interval for sign in (1, -1) for interval in _intervals(points, sign, refined, 0.0)]
+    if caps:
+        done = torch.empty(len(i), dtype=torch.int8, device=i.device)
+        for kernel, out in target.items():
+            factors = _Factors(points, table, kernel, False, caps)
+            if len(factors.level.signs) * max(points.shape) > LIMITS.gpu_numbers:
+                break
+            factors.single(out, i, j, refined, done)
+        else:
+            rest = (done == 0).nonzero().squeeze(1)
+            i, j, lack = (part[rest] for part in (i, j, lack))
+    if len(i):
+        points.write_entries(target, i, j, lack)
 
 
 # ---- nearly parallel entries -----------------------------------------------------------------------------
@@ -196,17 +217,18 @@ def worthy(points: Points, gram: Tensor) -> list[Interval]:
     off, few = lack[clear], r.numel() / (LIMITS.gpu_series * (1 + points.symmetric))
     if len(off) <= few:
         return []
-    found = list[Interval]()
-    for sign in (1, -1):
-        angles = angle_of(off[off * sign > 0.0].abs())
-        if len(angles) <= few:
-            continue
-        cap = points.cap(sign)
-        place = torch.ceil(torch.log2((angles / cap.first).clamp_min(1.0))).long()
-        for interval, count in enumerate(torch.bincount(place).tolist()):
-            if count > few and (levels := cap.levels(interval)) is not None:
-                found.append(Interval(sign, *cap.interval(interval), levels))
-    return found
+    return [interval for sign in (1, -1) for interval in _intervals(points, sign, off, few)]
+
+
+def _intervals(points: Points, sign: int, lack: Tensor, few: float) -> list[Interval]:
+    """The intervals near r = ``sign`` that have a series, and more than so ``few`` entries that lack this of it."""
+    angles = angle_of(lack[lack * sign > 0.0].abs())
+    if len(angles) <= few:
+        return []
+    cap = points.cap(sign)
+    counts = torch.bincount(torch.ceil(torch.log2((angles / cap.first).clamp_min(1.0))).long()).tolist()
+    levels = {number: cap.levels(number) for number, count in enumerate(counts) if count > few}
+    return [Interval(sign, *cap.interval(number), level) for number, level in levels.items() if level is not None]
 
 
 def every_order(parts: Sequence[N], parity: str | None, none: N) -> list[N]:
@@ -251,7 +273,7 @@ class _Factors:
         self, points: Points, table: Table, kernel: Kernel, listing: bool, caps: Sequence[Interval] = ()
     ) -> None:
         x = points.x
-        self.points, self.table, self.kernel, self.intervals = points, table, kernel, len(caps)
+        self.points, self.table, self.kernel, self.intervals = points, table, kernel, caps
         self.main = level = table.level(kernel, x.dtype)
         others = [cap.levels[kernel] for cap in caps]
         key = "joint", kernel, x.dtype, *((cap.sign, cap.start) for cap in caps)
@@ -310,7 +332,7 @@ class _Factors:
             self.numbers,
             self.caps,
             self.spans,
-            self.intervals,
+            len(self.intervals),
             *found,
             rows.start,
             columns.start,
@@ -325,11 +347,43 @@ class _Factors:
             PARITY={None: 0, "odd": 1, "even": 2}[self.main.parity],
             SCALAR=self.table.one_function,
             HOMOGENEOUS=self.table.homogeneous,
-            CAPPED=self.intervals > 0,
+            CAPPED=len(self.intervals) > 0,
             BM=shape.high,
             BN=shape.wide,
             AT_ONCE=shape.at_once,
             DOT=shape.dot,
             num_warps=shape.warps,
             num_stages=1,  # most orders have no second step that could be read ahead
+        )
+
+    def single(self, out: Tensor, i: Tensor, j: Tensor, lack: Tensor, done: Tensor) -> None:
+        """Write single entries that the intervals hold, in double precision but for what they are stored in."""
+        points, table, left, right = self.points, self.table, self.left.double(), self.right.double()
+        if not table.one_function:
+            sides = [table.side(self.level, self.kernel, s.sqrt()).T.contiguous() for s in (points.sx, points.sy)]
+            left, right = sides[0].mul_(on_device(self.level.signs, i.device)), sides[1]
+        numbers = copied(tuple(number for cap in self.intervals for number in cap.numbers()), torch.float64, i.device)
+        program("triton_tile", "entry_kernel")[(-(-len(i) // ENTRIES),)](
+            out,
+            out.stride(0),
+            i,
+            j,
+            lack,
+            done,
+            len(i),
+            points.wx,
+            points.wy,
+            left,
+            right,
+            self.ends,
+            numbers,
+            self.spans,
+            len(self.intervals),
+            left.stride(0),
+            SYMMETRIC=points.symmetric,
+            SCALAR=table.one_function,
+            HOMOGENEOUS=table.homogeneous,
+            SIZE=ENTRIES,
+            AT_ONCE=8,
+            num_stages=1,
         )

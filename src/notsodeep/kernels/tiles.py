@@ -460,7 +460,7 @@ class Points:
         """
         at_once = LIMITS.gpu_open if i.is_cuda else LIMITS.open_entries
         for p, q, off in zip(*(v.split(at_once) for v in (i, j, lack.to(self.sx.dtype))), strict=True):
-            for which, kernels in self.entries(p, q, self._refined(p, q, off)):
+            for which, kernels in self.entries(p, q, self.refined(p, q, off)):
                 for kernel, values in kernels.items():
                     target[kernel][p[which], q[which]] = values.to(target[kernel])
                     if self.symmetric:
@@ -555,7 +555,7 @@ class Points:
         dot = torch.copysign(sx.sqrt() * sy.sqrt() * (1.0 - lack.abs()), lack)
         return torch.where((lack.abs() == 0.0) & (sx == sy), torch.copysign(sx, lack), dot)
 
-    def _refined(self, i: Tensor, j: Tensor, lack: Tensor) -> Tensor:
+    def refined(self, i: Tensor, j: Tensor, lack: Tensor) -> Tensor:
         """What cosines lack of +-1, from the chords between rows where rounded cosines would not do."""
         near = (lack.abs() < torch.maximum(self.blurs[0][i], self.blurs[1][j])).nonzero().squeeze(1)
         if not len(near):

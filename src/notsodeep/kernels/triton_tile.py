@@ -180,3 +180,51 @@ def tile_kernel(
                 if HOMOGENEOUS:
                     values *= _norms(fx, fy)
                 _write(out, out_stride, values, here, tl.trans(here), gi, gj, SYMMETRIC)
+
+
+# fmt: off
+@triton.jit
+def entry_kernel(
+    out, stride, rows, columns, lacks, done, total,  # a matrix and entries of it, what their cosines lack of +-1
+    wx, wy, left, right, ends, caps, spans, intervals, width,  # as above, but a row of factors for each point
+    SYMMETRIC: tl.constexpr, SCALAR: tl.constexpr, HOMOGENEOUS: tl.constexpr, SIZE: tl.constexpr, AT_ONCE: tl.constexpr,
+):
+    # fmt: on
+    """Single entries by the series of the intervals that hold them; says which were done."""
+    entry = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    inside = entry < total
+    i, j = tl.load(rows + entry, mask=inside, other=0), tl.load(columns + entry, mask=inside, other=0)
+    lack = tl.load(lacks + entry, mask=inside, other=0.0)
+    angle = 2.0 * libdevice.asin(tl.sqrt(0.5 * tl.abs(lack)))
+    found, values = entry < 0, tl.zeros_like(lack)
+    for s in range(intervals):
+        off = lack * tl.load(caps + 5 * s)
+        here = (off > tl.load(caps + 5 * s + 1)) & (off <= tl.load(caps + 5 * s + 2))
+        if tl.sum(here.to(tl.int32), axis=0) > 0:
+            x2 = (angle - tl.load(caps + 5 * s + 3)) * tl.load(caps + 5 * s + 4)
+            x2 = tl.minimum(tl.maximum(x2, -2.0), 2.0)
+            b1, b2 = tl.zeros_like(x2), tl.zeros_like(x2)
+            begin, terms = tl.load(spans + 2 * s), tl.load(spans + 2 * s + 1)
+            for step in range(terms):
+                m = begin + terms - 1 - step
+                b0 = x2 * b1 - b2
+                if SCALAR:
+                    b0 += tl.load(left + m)
+                else:
+                    for k in range(tl.load(ends + m), tl.load(ends + m + 1), AT_ONCE):
+                        q = k + tl.arange(0, AT_ONCE)
+                        held = here[:, None] & (q < tl.load(ends + m + 1))[None, :]
+                        a = tl.load(left + i[:, None] * width + q[None, :], mask=held, other=0.0)
+                        b = tl.load(right + j[:, None] * width + q[None, :], mask=held, other=0.0)
+                        b0 += tl.sum(a * b, axis=1)
+                b2 = b1
+                b1 = b0
+            values = tl.where(here, b1 - 0.5 * x2 * b2, values)
+            found = found | here
+    if HOMOGENEOUS:
+        nx, ny = tl.load(wx + i), tl.load(wy + j)
+        values /= tl.where(nx * ny > 0, nx * ny, 1.0)
+    tl.store(out + i * stride + j, values, mask=found)
+    if SYMMETRIC:
+        tl.store(out + j * stride + i, values, mask=found)
+    tl.store(done + entry, found.to(tl.int8), mask=inside)
