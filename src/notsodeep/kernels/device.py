@@ -110,10 +110,10 @@ def fill_fused(points: Points, target: Mapping[Kernel, Tensor]) -> bool:
     if points.table is None or points.short is not None:
         return False
     table = points.table
-    return bool(attempt(lambda: run(points, table, target)))
+    return bool(attempt(lambda: _run(points, table, target)))
 
 
-def run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> bool:
+def _run(points: Points, table: Table, target: Mapping[Kernel, Tensor]) -> bool:
     """Fill the matrices from the Gram product in the last one: blocks in rounds, as far as the list has room."""
     listing, gram, blocks = points.trusted < 1.0, list(target.values())[-1], _blocks(points)  # else beyond is rounding
     caps = worthy(points, gram) if listing else []
@@ -168,15 +168,14 @@ def _settle(points: Points, table: Table, target: Mapping[Kernel, Tensor], i: Te
         refined = points.refined(i, j, lack.to(points.sx.dtype))
         caps = [interval for sign in (1, -1) for interval in _intervals(points, sign, refined, 0.0)]
     if caps:
-        done = torch.empty(len(i), dtype=torch.int8, device=i.device)
-        for kernel, out in target.items():
-            factors = _Factors(points, table, kernel, False, caps)
-            if len(factors.level.signs) * max(points.shape) > LIMITS.gpu_numbers:
-                break
-            factors.single(out, i, j, refined, done)
-        else:
-            rest = (done == 0).nonzero().squeeze(1)
-            i, j, lack = (part[rest] for part in (i, j, lack))
+        done = torch.zeros_like(i, dtype=torch.int8)
+        ranks = sum(len(cap.levels[kernel].signs) for cap in caps for kernel in target)
+        together = ranks * max(points.shape) <= LIMITS.gpu_numbers  # the factors of all rows fit into memory
+        for some in [caps] if together else [[cap] for cap in caps]:
+            for kernel, out in target.items():
+                _Factors(points, table, kernel, False, some).single(out, i, j, refined, done)
+        rest = (done == 0).nonzero().squeeze(1)
+        i, j, lack = (part[rest] for part in (i, j, lack))
     if len(i):
         points.write_entries(target, i, j, lack)
 

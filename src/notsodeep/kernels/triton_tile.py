@@ -227,4 +227,4 @@ def entry_kernel(
     tl.store(out + i * stride + j, values, mask=found)
     if SYMMETRIC:
         tl.store(out + j * stride + i, values, mask=found)
-    tl.store(done + entry, found.to(tl.int8), mask=inside)
+    tl.store(done + entry, tl.full([SIZE], 1, tl.int8), mask=found)
