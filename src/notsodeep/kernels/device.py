@@ -236,6 +236,16 @@ def every_order(parts: Sequence[N], parity: str | None, none: N) -> list[N]:
     return [one for part in parts for one in both(part)]
 
 
+def in_single_precision(level: Level) -> Level:
+    """A level without the ranks that are rounding in single precision, and without the orders that have no others."""
+    size = level.factors.square().sum(0)
+    keep = size >= 1e-8 * size.max()
+    ranks = [int(part.sum()) for part in keep.split(level.ranks)]
+    while ranks[-1] == 0:
+        ranks.pop()
+    return replace(level, factors=level.factors[:, keep], signs=level.signs[keep], ranks=tuple(ranks))
+
+
 def joint(first: Level, others: Sequence[Level]) -> Level:
     """One level with the factors of several, one after the other."""
     levels, degree = [first, *others], max(len(level.factors) for level in [first, *others])
@@ -275,6 +285,8 @@ class _Factors:
         self.points, self.table, self.kernel, self.intervals = points, table, kernel, caps
         self.main = level = table.level(kernel, x.dtype)
         others = [cap.levels[kernel] for cap in caps]
+        if x.dtype == torch.float32 and not table.one_function:
+            others = [in_single_precision(other) for other in others]
         key = "joint", kernel, x.dtype, *((cap.sign, cap.start) for cap in caps)
         self.level = table.once(key, lambda: joint(level, others)) if caps else level
         # with intervals, entries beyond are not the table's, whoever lists them
