@@ -72,7 +72,7 @@ def test_single_entries_are_evaluated_where_the_rows_are(monkeypatch):
     X = np.eye(8)[rng.integers(0, 3, 300)] + 0.02 * rng.standard_normal((300, 8))
     X = torch.from_numpy(X * rng.choice([-1.1, 0.8, 1.0], (300, 1)))
     found = nsd.kernels_of(nsd.DEQ("elu", 0.2), X)
-    monkeypatch.setattr(tiles, "LIMITS", dataclasses.replace(LIMITS, open_entries=1 << 11, gpu_numbers=1 << 11))
+    monkeypatch.setattr(tiles, "LIMITS", dataclasses.replace(LIMITS, gpu_open=1 << 11, gpu_numbers=1 << 11))
     monkeypatch.setattr(KernelSpec, "pairwise", None)
     K = nsd.kernels_of(nsd.DEQ("elu", 0.2), X.cuda())
     for kind, exact in found.items():
