@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,3 +48,16 @@ def sampled(finite, network, X, draws, seed=0, **options):
     """The mean of a kernel of finite width over networks with seeds of their own, and its standard error."""
     each = np.stack([finite(network, X, seed=1000 * seed + draw, **options) for draw in range(draws)])
     return each.mean(0), each.std(0, ddof=1) / math.sqrt(draws)
+
+
+def interpret_triton(monkeypatch: Any) -> None:
+    """Let Triton's interpreter count loops: NumPy 2.4 takes no arrays of one number for it."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)

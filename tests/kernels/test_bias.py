@@ -12,6 +12,7 @@ import notsodeep as nsd
 from helpers import sampled, solved, tolerance, ulps
 from notsodeep.errors import InvalidInputError
 from notsodeep.kernels import pairwise, power_series
+from notsodeep.kernels.pointwise import KernelSpec
 
 X = np.random.default_rng(0).standard_normal((5, 6)) / 6**0.5
 BIASED = [nsd.DEQ("relu", 0.2, 0.6, 0.5), nsd.DEQ("silu", 0.15, 0.7, 0.3), nsd.DEQ("tanh", 0.2, 0.5, 0.4)]
@@ -73,6 +74,15 @@ def test_tables_agree_with_the_entries_at_all_norms(deq):
     for kernel, K in nsd.kernels_of(deq, rows).items():
         np.testing.assert_array_equal(K, K.T)
         np.testing.assert_allclose(K[off], reference[kernel].numpy()[off], rtol=0, atol=tolerance())
+
+
+def test_kinks_off_zero_are_seen_at_small_angles_beside_a_large_bias(monkeypatch):
+    """Norms are nearly equal there, so that series reach far: no entry costs a quadrature of its own."""
+    deq, X = nsd.DEQ("hard_swish", 0.1, 1.0, 1e4), np.random.default_rng(1).standard_normal((60, 3)) / 3**0.5
+    exact = nsd.kernels_of(deq, X[:20])
+    monkeypatch.setattr(KernelSpec, "pairwise", None)
+    for kind, K in nsd.kernels_of(deq, X).items():
+        assert abs(K[:20, :20] - exact[kind]).max() < tolerance() * exact[kind].max(), kind
 
 
 @pytest.mark.parametrize("phi", ["relu", "silu"])

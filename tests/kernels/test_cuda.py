@@ -21,6 +21,8 @@ NETWORKS = [
     nsd.DEQ("elu", 0.2),
     nsd.DEQ("elu", 0.05, 4.6, 15.7),  # many entries are nearly parallel beside the bias
     nsd.DEQ("gelu", 0.05, 1.0, 1e3),
+    nsd.DEQ("tanh", 0.1, 30.0, 100.0),
+    nsd.DEQ("hard_swish", 0.1, 1.0, 1e4),
     nsd.ENN(["cos"]),
     nsd.ENN(["gelu", "tanh"]),
 ]
@@ -70,14 +72,14 @@ def test_single_entries_are_evaluated_where_the_rows_are(monkeypatch):
     X = np.eye(8)[rng.integers(0, 3, 300)] + 0.02 * rng.standard_normal((300, 8))
     X = torch.from_numpy(X * rng.choice([-1.1, 0.8, 1.0], (300, 1)))
     found = nsd.kernels_of(nsd.DEQ("elu", 0.2), X)
-    monkeypatch.setattr(tiles, "LIMITS", dataclasses.replace(LIMITS, open_entries=1 << 11, gpu_numbers=1 << 11))
+    monkeypatch.setattr(tiles, "LIMITS", dataclasses.replace(LIMITS, gpu_open=1 << 11, gpu_numbers=1 << 11))
     monkeypatch.setattr(KernelSpec, "pairwise", None)
     K = nsd.kernels_of(nsd.DEQ("elu", 0.2), X.cuda())
     for kind, exact in found.items():
         assert float((K[kind].cpu() - exact).abs().max()) < tolerance() * float(exact.abs().max()), kind
 
 
-def test_too_many_listed_entries_are_left_to_plain_tiles(monkeypatch):
+def test_too_many_listed_entries_are_settled_in_rounds(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(device, "LIMITS", dataclasses.replace(LIMITS, gpu_listed=4))
     X = points(60, 2).cuda()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from helpers import tolerance
+from helpers import interpret_triton, tolerance
 from notsodeep.kernels.convolution import Images, _run_fused
 
 KERNELS = ("ck", "ntk", "ntk_frozen")
@@ -17,6 +17,12 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(
     not CUDA and os.environ.get("TRITON_INTERPRET") != "1", reason="needs a CUDA device, or TRITON_INTERPRET=1"
 )
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch):
+    if not CUDA:
+        interpret_triton(monkeypatch)
 
 
 def fused(network, X, Y):

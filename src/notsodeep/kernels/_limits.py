@@ -25,6 +25,7 @@ class Limits:
     many_norms: int = 64  # norms at which a function of them is worth a series
     cap_angles: int = 18  # nodes of an interval of angles that doubles
     panel_share: int = 32  # entries of a tile, for each of those that are cheaper one by one than the whole tile
+    far_intervals: int = 6  # more of them for kinks off zero, which unequal norms tell apart at small angles
     cap_error: float = 2e-12  # what they may be wrong between their nodes, beside the diagonal
     hidden: float = 5e-10  # times the squared scale: 1 - |r| of which a rounded covariance leaves an error of 5e-12
     blurred_lack: float = 1e-8  # 1 - |rho| below which the rounding of E[phi phi] is seen in slopes of kinked functions
@@ -63,6 +64,9 @@ class Limits:
     gpu_block: tuple[int, int] = (4096, 8192)  # rows and columns of a product on a GPU: large enough to keep it busy
     gpu_listed: int = 1 << 16  # entries that a GPU may list for later, or a share of all: one megabyte
     gpu_share: int = 16  # entries of a matrix on a GPU, for each of those that may be listed
+    gpu_sample: int = 1024  # rows and columns of a product that say which series of nearly parallel entries it needs
+    gpu_series: int = 256  # entries of a matrix on a GPU, for each of those from which on such a series joins the pass
+    gpu_open: int = 1 << 22  # entries evaluated at once of those that were listed: a few hundred launches for all
     gpu_numbers: int = 1 << 25  # numbers held at once for single entries: 256 megabytes
 
 

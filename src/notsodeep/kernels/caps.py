@@ -51,6 +51,10 @@ class Cap:
         self._set_size(min(_MOST, 8 + math.ceil(density * wide)))
         # the end of the first interval: within it nothing happens to functions of inputs at this scale
         self.first = 2.0 ** -max(1, math.ceil(math.log2(max(1.0, 2.0 * least))))
+        # kinks off zero are at nearly the same place for points of nearly the same norm: it takes smaller angles to
+        # tell them apart
+        self.uncertain = LIMITS.far_intervals if self.far else 0
+        self.first *= 2.0**-self.uncertain
         self._levels: dict[int, dict[Kernel, Level] | None] = {}
         self._lock = threading.RLock()  # the layers are shared
 
@@ -92,6 +96,8 @@ class Cap:
     def levels(self, number: int) -> dict[Kernel, Level] | None:
         """The series on an interval, computed once; ``None`` where they fail."""
         with self._lock:
+            if number not in self._levels and number <= self.uncertain and self.levels(number + 1) is None:
+                self._levels[number] = None  # closer to the kinks it is no easier
             if number not in self._levels:
                 try:
                     self._levels[number] = self._build(*self.interval(number))

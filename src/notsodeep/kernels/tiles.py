@@ -68,6 +68,16 @@ def fill_tiles(points: Points, target: Mapping[Any, Tensor], progress: bool | No
     filler.evaluate_pending()
 
 
+def fill_blocks(points: Points, target: Mapping[Any, Tensor], blocks: Sequence[tuple[slice, slice]]) -> None:
+    """Fill some blocks, with as many rows as a tile at most; of a symmetric matrix those that begin on the diagonal."""
+    filler, wide = _Filler(points, target), tile_shape(points.x.device)[1]
+    for rows, columns in blocks:
+        ends = *range(columns.start // wide * wide + wide, columns.stop, wide), columns.stop
+        for start, end in itertools.pairwise((columns.start, *ends)):
+            filler.tile((rows, slice(start, end)))
+    filler.evaluate_pending()
+
+
 class _Filler:
     """Writes tiles into the matrices, and then the entries that the table has left open."""
 
@@ -539,8 +549,9 @@ class Points:
 
         ``lack``: what their cosines lack of +-1, with the signs of these.
         """
-        for p, q, off in zip(*(v.split(LIMITS.open_entries) for v in (i, j, lack.to(self.sx.dtype))), strict=True):
-            for which, kernels in self.entries(p, q, self._refined(p, q, off)):
+        at_once = LIMITS.gpu_open if i.is_cuda else LIMITS.open_entries
+        for p, q, off in zip(*(v.split(at_once) for v in (i, j, lack.to(self.sx.dtype))), strict=True):
+            for which, kernels in self.entries(p, q, self.refined(p, q, off)):
                 for kernel, values in kernels.items():
                     target[kernel][p[which], q[which]] = values.to(target[kernel])
                     if self.symmetric:
@@ -639,7 +650,7 @@ class Points:
         dot = torch.copysign(sx.sqrt() * sy.sqrt() * (1.0 - lack.abs()), lack)
         return torch.where((lack.abs() == 0.0) & (sx == sy), torch.copysign(sx, lack), dot)
 
-    def _refined(self, i: Tensor, j: Tensor, lack: Tensor) -> Tensor:
+    def refined(self, i: Tensor, j: Tensor, lack: Tensor) -> Tensor:
         """What cosines lack of +-1, from the chords between rows where rounded cosines would not do."""
         near = (lack.abs() < torch.maximum(self.blurs[0][i], self.blurs[1][j])).nonzero().squeeze(1)
         if not len(near):
