@@ -190,7 +190,7 @@ def _oracle_pair(rng: np.random.Generator, network: Any, X: Array, found: dict[A
             j = int(np.argsort(-np.abs(units @ units[i]).astype(float))[min(len(X) - 1, int(rng.integers(1, 3)))])
     x, y = X[i].astype(np.longdouble), X[j].astype(np.longdouble)
     s = (x @ x, y @ y, x @ y)
-    pairs = {k: (float(K[i, i]), float(K[j, j]), float(K[i, j])) for k, K in found.items() if k in ("ck", "ntk")}
+    pairs = {k: (float(K[i, i]), float(K[j, j]), float(K[i, j])) for k, K in found.items()}
     underflow = 1e-280 if X.dtype == np.float64 else 1e-30
     if min(pairs["ck"][:2]) < underflow or not resolves(network, s, pairs["ck"]):
         return 0
@@ -198,7 +198,7 @@ def _oracle_pair(rng: np.random.Generator, network: Any, X: Array, found: dict[A
     apart = math.sqrt(max(1e-18, 1.0 - abs(float(s[2] / np.sqrt(s[0]) / np.sqrt(s[1])))))
     seen = ulps(16, X.dtype) * max(1.0, math.sqrt(float(max(s[:2])) + max(pairs["ck"][:2]))) / apart
     for kernel, off in residuals(network, s, pairs).items():
-        known = (EXACT if X.dtype == np.float64 else SINGLE) + (seen if kernel == "ntk" else 0.0)
+        known = (EXACT if X.dtype == np.float64 else SINGLE) + (0.0 if kernel == "ck" else seen)
         assert off <= known, f"the oracle differs by {off:.1e} at {s}: {kernel} of {network!r}"
     return 1
 
@@ -346,6 +346,21 @@ def certificates(rng: np.random.Generator) -> Outcome:
     return Outcome(pairs + 1, against_oracle=1)
 
 
+def twins(rng: np.random.Generator) -> Outcome:
+    """Twins of the papers' families, or on the sphere; an input is a number, or a pair of points."""
+    from fuzz import twins
+
+    if rng.random() < 0.5:
+        twin = twins.a_match(rng)
+        compared = twins.check_numbers(twin)
+    else:
+        twin = twins.a_sphere(rng)
+        compared = twins.check_sphere(rng, twin)
+    if rng.random() < 0.5:
+        compared += twins.check_kernels(rng, twin)
+    return Outcome(compared + twins.check_source(rng, twin), against_oracle=compared)
+
+
 def derivatives(rng: np.random.Generator) -> Outcome:
     """Derivatives of kernels, and casts of networks; an input is a pair of points, or a row."""
     from fuzz.derivatives import casts, slopes
@@ -368,6 +383,7 @@ CASES = {
     "modules": modules,
     "settings": settings,
     "inputs": inputs,
+    "twins": twins,
 }
 
 

@@ -36,7 +36,7 @@ _SHARES = (
     *("equivalents", "machines") * 4,
     *("laws", "arguments") * 2,
     *("cli", "files", "documents", "certificates", "derivatives", "settings"),
-    *("cells", "modules") * 3,
+    *("cells", "modules", "twins") * 3,
 )
 SHARES = (*_SHARES, *_SHARES, "inputs")  # which wait for an interrupt, or for threads
 SLOW, LARGE = 5.0, 1000.0  # seconds and megabytes for at most fifty points, unless a warning has said so
