@@ -194,7 +194,9 @@ class Images:
     @functools.cached_property
     def sizes(self) -> Tensor:
         """The roots of the norms of the variances: products of two of them bound the norm of a covariance."""
-        return torch.linalg.vector_norm(self.layers[0].variances, dim=0).sqrt()
+        variances = self.layers[0].variances
+        largest = variances.amax(0).clamp_min(torch.finfo(variances.dtype).tiny)  # no square of a ratio underflows
+        return (largest * torch.linalg.vector_norm(variances / largest, dim=0)).sqrt()
 
 
 Levels = Iterator[tuple[FieldMaps, Tensor]]
@@ -334,7 +336,7 @@ def _covariance(window: Window, layer: Callable[[Tensor], Both], source: Tensor,
     for _ in range(LIMITS.steps):
         value, slope = layer(field)
         gap = source + sigma_a2 * window(value) - field
-        residual = float((torch.linalg.vector_norm(gap, dim=0) / sizes).max())
+        residual = float(torch.linalg.vector_norm(gap / sizes, dim=0).max())
         if residual <= tol:
             return field, value, slope
         # the equation of the step is solved as exactly as the step is worth
