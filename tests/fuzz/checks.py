@@ -66,7 +66,8 @@ def modules(rng: np.random.Generator) -> Outcome:
     """Proofs, models that work in place and functions with state; an input is a row, or a pair of rows."""
     from fuzz import modules
 
-    return Outcome([modules.proofs, modules.in_place, modules.state][int(rng.integers(3))](rng))
+    calls = modules.proofs, modules.contractions, modules.in_place, modules.state
+    return Outcome(calls[int(rng.integers(len(calls)))](rng))
 
 
 def inputs(rng: np.random.Generator) -> Outcome:
@@ -346,6 +347,38 @@ def certificates(rng: np.random.Generator) -> Outcome:
     return Outcome(pairs + 1, against_oracle=1)
 
 
+def replacements(rng: np.random.Generator) -> Outcome:
+    """Replacements of models; an input is a promise."""
+    from fuzz.replacements import replacements
+
+    return Outcome(replacements(rng))
+
+
+def images(rng: np.random.Generator) -> Outcome:
+    """Kernels of images; an input is a pair of them."""
+    from fuzz import images
+
+    network = images.a_network(rng)
+    X = images.rows(rng, network)
+    kinds = [k for k in KERNELS if k == "ck" or all(phi.continuous for phi in network.activations)]
+    found, seconds, megabytes = _measured(lambda: kernels_of(network, X, kernels=kinds, check=False))
+    order, n = rng.permutation(len(X)), len(X)
+    again = kernels_of(network, X[order], kernels=kinds, check=False)
+    cut = kernels_of(network, X, X[order[:2]], kernels=kinds, check=False)
+    i, j = (int(k) for k in rng.integers(n, size=2))
+    wanted = images.plain(network, X[i], X[j]) if images.is_plain(network, X) else None
+    for kind, K in found.items():
+        label, known = f"{kind} of {network!r}", _known_to(network, kind, X)
+        _matrix(K, label, known)
+        d = np.sqrt(np.diag(K).astype(np.float64))
+        assert _apart(again[kind], K[np.ix_(order, order)], d[order]) <= known, f"depends on the order: {label}"
+        assert _apart(cut[kind], K[:, order[:2]], d, d[order[:2]]) <= max(known, ALONE), f"a rectangle differs: {label}"
+        if wanted is not None:
+            off = abs(wanted[kind] - float(K[i, j])) / max(d[i], _tiny(K)) / max(d[j], _tiny(K))
+            assert off <= known, f"plain iteration differs by {off:.1e}: {label}, images {i} and {j} of {X.tolist()}"
+    return Outcome(n * (n + 1) // 2, "", int(wanted is not None), seconds, megabytes)
+
+
 def twins(rng: np.random.Generator) -> Outcome:
     """Twins of the papers' families, or on the sphere; an input is a number, or a pair of points."""
     from fuzz import twins
@@ -384,6 +417,8 @@ CASES = {
     "settings": settings,
     "inputs": inputs,
     "twins": twins,
+    "images": images,
+    "replacements": replacements,
 }
 
 

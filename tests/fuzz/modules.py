@@ -66,6 +66,45 @@ def _equilibrium(model: Any, x: Tensor) -> Tensor:
         return z @ model.readout.T  # type: ignore[no-any-return]
 
 
+def contractions(rng: np.random.Generator) -> int:
+    """The same of cells that contract by what their caller says, in the norm of the caller."""
+    width, inputs, outputs = (int(n) for n in rng.integers(1, 12, 3))
+    outputs += 1
+    dtype = [torch.float32, torch.float64][int(rng.integers(2))]
+    rate = float(rng.choice([0.0, rng.uniform(0.0, 0.95), 0.99]))
+    W, U, R, X = (
+        torch.from_numpy(rng.standard_normal(shape)).to(dtype)
+        for shape in ((width, width), (width, inputs), (outputs, width), (40, inputs))
+    )
+    W *= rate * (1.0 - 1e-6) / float(torch.linalg.matrix_norm(W.double(), 2))  # rounding of the weights adds to it
+    X *= float(rng.choice([1.0, 1e-3, 100.0, 1e6]))
+    R *= float(rng.choice([1.0, 1e-6, 1e6]))
+    phi = nsd.activation(str(rng.choice(["tanh", "relu", "sin", "linear", "hard_tanh"])))
+
+    def cell(z: Tensor, x: Tensor) -> Tensor:
+        return phi(z @ W.to(z).T + x @ U.to(x).T)
+
+    problem = nsd.nn.Contraction(cell, lambda z: z @ R.to(z).T, rate, width)
+    tol = float(10.0 ** rng.uniform(-6, 0))
+    decided, near = problem.decide(X), problem.bounded(X, tol)
+    x = X.double()
+    z = x.new_zeros(len(x), width)
+    for _ in range(8000):
+        before, z = z, cell(z, x)
+        if torch.equal(before, z):
+            break
+    truth = z @ R.double().T
+    wrong = torch.as_tensor(decided.classes) != truth.argmax(1)
+    label = f"{phi!r} at the rate {rate}, {dtype}, widths {width}, {inputs}, {outputs}"
+    top = truth.topk(2, 1).values
+    apart = top[:, 0] - top[:, 1] > tolerance() * (1.0 + truth.abs().amax(1))  # of two that are equal either is right
+    assert not bool((wrong & apart & torch.as_tensor(decided.proven)).any()), f"a class: {label}"
+    off = (torch.as_tensor(near.outputs).double() - truth).abs().amax(1)[torch.as_tensor(near.proven)]
+    # what remains of plain iteration
+    assert bool((off <= tol + tolerance() * (1.0 + float(truth.abs().max()))).all()), f"{off.max()} > {tol}: {label}"
+    return len(X)
+
+
 class _Writes(nn.Module):
     """Works in place on what it is given."""
 
