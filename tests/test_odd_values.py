@@ -113,6 +113,12 @@ def test_images_beyond_single_precision_are_refused(name: str) -> None:
     assert np.isfinite(nsd.ck(deq, images.astype(np.float64))).all()
 
 
+def test_features_beyond_single_precision_are_refused() -> None:
+    features = nsd.DEQFeatures("relu", width=8).fit((1e22 * X).astype(np.float32))
+    with pytest.raises(ConvergenceError, match=r"feature map of 'relu' overflows torch\.float32"):
+        features.transform((1e22 * X).astype(np.float32))
+
+
 def test_the_best_scalar_of_kernels_of_any_size() -> None:
     kernel = nsd.ck(nsd.DEQ("relu", 0.2), X)
     plain = best_scalar(kernel, nsd.ck(nsd.ENN(["relu"]), X))

@@ -66,7 +66,7 @@ def modules(rng: np.random.Generator) -> Outcome:
     """Proofs, models that work in place and functions with state; an input is a row, or a pair of rows."""
     from fuzz import modules
 
-    calls = modules.proofs, modules.contractions, modules.in_place, modules.state
+    calls = modules.proofs, modules.contractions, modules.in_place, modules.state, modules.fits
     return Outcome(calls[int(rng.integers(len(calls)))](rng))
 
 
@@ -338,13 +338,15 @@ DOCUMENTS: list[tuple[Callable[[Any], Any], Any]] = [
 def certificates(rng: np.random.Generator) -> Outcome:
     """A one-layer twin of a random range of norms: no pair that a search finds, in its kernel or in a quadrature of
     its units, exceeds its bound."""
+    from fuzz.twins import check_source
+
     request = a_request(rng)
     twin = nsd.match_one_layer(**request)
     worst, pairs = largest_error(rng, twin)
     worst = max(worst, oracle_units.largest_error(twin, rng))
     known = ANGULAR if request["deq"].kinked else EXACT
     assert worst <= twin.bound + known, f"{request}: {worst:.3e} against {twin.bound:.3e} ({twin.certificate.assumes})"
-    return Outcome(pairs + 1, against_oracle=1)
+    return Outcome(pairs + 1 + check_source(rng, twin), against_oracle=1)
 
 
 def replacements(rng: np.random.Generator) -> Outcome:
@@ -372,7 +374,10 @@ def images(rng: np.random.Generator) -> Outcome:
         _matrix(K, label, known)
         d = np.sqrt(np.diag(K).astype(np.float64))
         assert _apart(again[kind], K[np.ix_(order, order)], d[order]) <= known, f"depends on the order: {label}"
-        assert _apart(cut[kind], K[:, order[:2]], d, d[order[:2]]) <= max(known, ALONE), f"a rectangle differs: {label}"
+        off = _apart(cut[kind], K[:, order[:2]], d, d[order[:2]])
+        # cosines of sums over windows are rounded more than once, and far out kinks are narrow
+        narrow = max(1.0, float(np.linalg.norm(X, axis=1).max())) if network.kinked else 1.0
+        assert off <= 5.0 * narrow * max(known, ALONE), f"a rectangle differs by {off:.1e}: {label}"
         if wanted is not None:
             off = abs(wanted[kind] - float(K[i, j])) / max(d[i], _tiny(K)) / max(d[j], _tiny(K))
             assert off <= known, f"plain iteration differs by {off:.1e}: {label}, images {i} and {j} of {X.tolist()}"

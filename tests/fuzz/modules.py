@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.func import functional_call, jacrev
 import notsodeep as nsd
 from fuzz.draws import PLAIN
 from helpers import tolerance
-from notsodeep.errors import ActivationError
+from notsodeep.errors import ActivationError, NotSoDeepError
 
 KNOWN = tolerance(amplified=1e2)  # layers may be steep, and tables are sums of series
 SMOOTH = ("tanh", "erf", "gelu", "silu", "softplus", "sin")
@@ -102,6 +103,23 @@ def contractions(rng: np.random.Generator) -> int:
     off = (torch.as_tensor(near.outputs).double() - truth).abs().amax(1)[torch.as_tensor(near.proven)]
     # what remains of plain iteration
     assert bool((off <= tol + tolerance() * (1.0 + float(truth.abs().max()))).all()), f"{off.max()} > {tol}: {label}"
+    return len(X)
+
+
+def fits(rng: np.random.Generator) -> int:
+    """Training at rates up to absurd ones: an answer or a refusal, and weights that are numbers."""
+    name = str(rng.choice(PLAIN))
+    if rng.random() < 0.5:
+        deq = nsd.DEQ(name, 0.8 * min(nsd.DEQ(name, 0.0).limit, 1.0), 1.0)
+        model: Any = nsd.nn.DEQ(deq, 3, int(rng.integers(2, 12)), 2, seed=0)
+    else:
+        model = nsd.nn.ENN(nsd.ENN([name, "relu"]), 3, 8, 2, seed=0)
+    X = (rng.standard_normal((12, 3)) * 10.0 ** rng.uniform(-3, 3)).astype(np.float32)
+    data = (X, rng.integers(2, size=12)) if rng.random() < 0.5 else (X, 10.0 ** rng.uniform(-3, 10) * X[:, :2])
+    rate, optimiser = float(10.0 ** rng.uniform(-4, 12)), str(rng.choice(["adam", "sgd"]))
+    with contextlib.suppress(NotSoDeepError):
+        nsd.nn.fit(model, data, optimiser=optimiser, lr=rate, epochs=3, progress=False)
+    assert all(bool(torch.isfinite(p).all()) for p in model.parameters()), f"rate {rate}, {optimiser}: {model!r}"
     return len(X)
 
 

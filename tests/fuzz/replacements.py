@@ -27,6 +27,26 @@ class _Halves(nn.Module):
         return x.mul_(0.5)
 
 
+class _As(nn.Module):
+    """Outputs of another kind: wider or shorter numbers, flags, one number for each row, a tuple."""
+
+    KINDS = ("double", "half", "bfloat16", "long", "bool", "int8", "scalar", "tuple")
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Any:
+        if self.kind == "tuple":
+            return x, None
+        if self.kind == "scalar":
+            return x[:, 0]
+        return (3.0 * x).to(getattr(torch, self.kind))
+
+    def extra_repr(self) -> str:
+        return self.kind
+
+
 def a_model(rng: np.random.Generator, inputs: int) -> Any:
     """A DEQ or a network of torch, with parts that work in place, count, or differ between training and use."""
     torch.manual_seed(int(rng.integers(1 << 30)))
@@ -37,8 +57,8 @@ def a_model(rng: np.random.Generator, inputs: int) -> Any:
         return nsd.nn.DEQ(deq, inputs, int(rng.integers(4, 30)), outputs, seed=int(rng.integers(99)))
     first = [nn.ReLU(inplace=True), _Halves(), nn.Identity(), nn.BatchNorm1d(inputs)][int(rng.integers(4))]
     middle = [nn.Tanh(), nn.ELU(inplace=True), nn.Dropout(0.5), nn.Sequential(nn.BatchNorm1d(12), nn.ReLU(True))]
-    last = nn.Linear(12, outputs)
-    return nn.Sequential(first, nn.Linear(inputs, 12), middle[int(rng.integers(4))], last)
+    last = [nn.Linear(12, outputs), *([_As(str(rng.choice(_As.KINDS)))] if rng.random() < 0.25 else [])]
+    return nn.Sequential(first, nn.Linear(inputs, 12), middle[int(rng.integers(4))], *last)
 
 
 def a_request(rng: np.random.Generator, rows: Tensor) -> dict[str, Any]:
@@ -57,7 +77,13 @@ def a_request(rng: np.random.Generator, rows: Tensor) -> dict[str, Any]:
     return request
 
 
+def _outputs(model: nn.Module, x: Tensor) -> Tensor:
+    out = model(x.clone())
+    return out[0] if isinstance(out, tuple) else out  # type: ignore[no-any-return]
+
+
 def _differ(one: Tensor, two: Tensor, tolerance: float | None) -> Tensor:
+    one, two = (part.double().reshape(len(part), -1) for part in (one, two))
     if tolerance is None:
         return one.argmax(1) != two.argmax(1)
     return ~((one - two).abs().amax(1) <= tolerance)
@@ -88,7 +114,7 @@ def replacements(rng: np.random.Generator) -> int:
         assert same, f"the state has changed: {label}"
     proof = fast.certificate
     with torch.no_grad():
-        mine, truth = fast.predict(fresh), model.eval()(fresh.clone())
+        mine, truth = fast.predict(fresh), _outputs(model.eval(), fresh)
     share = float(_differ(mine, truth, proof.tolerance).float().mean())
     least = max(0.0, share - 6.0 * (share * (1.0 - share) / FRESH) ** 0.5)
     chance = float(binom.cdf(proof.seen, proof.measured, least))
@@ -112,7 +138,7 @@ def _file(rng: np.random.Generator, fast: Any, model: nn.Module, fresh: Tensor, 
     with torch.no_grad():
         weights = list(model.parameters())
         weights[int(rng.integers(len(weights)))].mul_(-1.0)
-        truth, other = again.predict(fresh), model(fresh.clone())
+        truth, other = again.predict(fresh), _outputs(model, fresh)
     wrong = float(_differ(truth, other, fast.certificate.tolerance).float().mean())
     try:
         nsd.nn.Replacement.load(path, model)

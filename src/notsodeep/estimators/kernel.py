@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._arguments import KINDS, check_settings, checked, positive_int
-from .._arrays import as_numbers, as_rows, squared_norms
+from .._arrays import as_numbers, as_rows, check_range, squared_norms
 from .._words import Init
 from ..errors import InvalidInputError, warn
 from ..kernels import kernels_of
@@ -214,6 +214,7 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         points = as_tensor(rows, self.device).to(self.model_.weights[0])
         self._check_norms(points)
         states = in_batches(self.model_.features, points)
+        check_range(states, "feature map", self.network or self.activation)
         return states.cpu().numpy().astype(rows.dtype, copy=False)
 
     def _check_norms(self, points: Tensor) -> None:
