@@ -196,7 +196,9 @@ def _oracle_pair(rng: np.random.Generator, network: Any, X: Array, found: dict[A
     if min(pairs["ck"][:2]) < underflow or not resolves(network, s, pairs["ck"]):
         return 0
     # the cosine is rounded: kinks see the angle, and far from zero they are narrow
-    apart = math.sqrt(max(1e-18, 1.0 - abs(float(s[2] / np.sqrt(s[0]) / np.sqrt(s[1])))))
+    own = pairs["ck"]  # a bias brings inputs together
+    cosines = abs(float(s[2] / np.sqrt(s[0]) / np.sqrt(s[1]))), abs(own[2]) / math.sqrt(own[0]) / math.sqrt(own[1])
+    apart = math.sqrt(max(1e-18, 1.0 - max(cosines)))
     seen = ulps(16, X.dtype) * max(1.0, math.sqrt(float(max(s[:2])) + max(pairs["ck"][:2]))) / apart
     for kernel, off in residuals(network, s, pairs).items():
         known = (EXACT if X.dtype == np.float64 else SINGLE) + (0.0 if kernel == "ck" else seen)
