@@ -139,6 +139,17 @@ def test_kernels_that_cannot_be_compared_are_refused() -> None:
         best_scalar(np.zeros((3, 3)), np.eye(3))
 
 
+@pytest.mark.parametrize("names", [["elu"], ["selu"], ["elu", "silu"], ["sin", "elu"]])
+def test_short_rows_of_functions_that_bend_at_zero(names: list[str]) -> None:
+    """Beyond nine deviations the smoothed function was a difference: from norms of 1e-27 on kernels were wrong."""
+    network, angles = nsd.ENN(names), np.arccos([1.0, 0.99, 0.95, 0.9, -0.95])
+    rows = np.stack([np.cos(angles), np.sin(angles)], 1)
+    expected = nsd.ck(network, 1e-13 * rows) / 1e-26
+    for size in (1e-25, 1e-30, 1e-60, 1e-91, 1e-140):
+        found = nsd.ck(network, size * rows) / size / size
+        np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance() * expected.max())
+
+
 # ---- other kinds -----------------------------------------------------------------------------------------
 
 

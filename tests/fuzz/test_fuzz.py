@@ -48,6 +48,8 @@ def test_random_cases_hold_or_are_refused(kind: str, first: int, count: int) -> 
         ("kernels", 91000995),
         ("kernels", 103000107),
         ("arguments", 91000076),
+        ("kernels", 174000382),
+        ("kernels", 174000737),
         ("images", 171000490),
     ],
 )
