@@ -107,10 +107,10 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
     return inside
 
 
-def check_settings(owner: Any) -> None:
-    """Refuse attributes of an object that its constructor would not accept as parameters of the same name."""
-    for name, kinds in _parameter_kinds(type(owner).__init__).items():
-        _plain(name, getattr(owner, name), kinds, InvalidInputError)
+def check_settings(owner: Any) -> dict[str, Any]:
+    """Return the attributes of an object that its constructor has as parameters, as plain values, or refuse them."""
+    kinds = _parameter_kinds(type(owner).__init__)
+    return {name: _plain(name, getattr(owner, name), kind, InvalidInputError) for name, kind in kinds.items()}
 
 
 def check_fields(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def not_negative(name: str, value: Any) -> float:
     """Return a finite number that is zero or more, or refuse it."""
     if not _is_finite(value) or value < 0:
         raise InvalidInputError(f"{name} must be a finite number and not negative, got {shown(value)}")
-    return float(value)
+    return as_float(value)
 
 
 def finite(
@@ -178,10 +178,15 @@ def finite(
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
             raise refusal(f"{name} must be a sequence of numbers, got {shown(value)}")
         return tuple(finite(f"{name}[{i}]", entry, depth - 1, refusal, most) for i, entry in enumerate(value))
-    if not _is_finite(value) or abs(float(value)) > most:
+    if not _is_finite(value) or abs(as_float(value)) > most:
         size = "" if most == math.inf else f" of size at most {most:.0e}"
         raise refusal(f"{name} must be a finite number{size}, got {shown(value)}")
-    return float(value)
+    return as_float(value)
+
+
+def as_float(value: Any) -> float:
+    """Return what is known to be a number as Python's own; torch warns if that is a tensor with gradients."""
+    return float(value.item() if isinstance(value, Tensor) else value)
 
 
 # ---- what annotations mean -------------------------------------------------------------------------------
@@ -242,7 +247,7 @@ def _floats(value: Any) -> tuple[float, ...]:
 KINDS: dict[Any, Kind] = {
     bool: Kind(_is_flag, "True or False", bool),
     int: Kind(_is_whole, "a whole number of at most 64 bits", int),
-    float: Kind(_is_number, "a number", float),
+    float: Kind(_is_number, "a number", as_float),
     Sequence[float]: Kind(_all(_is_finite), "a sequence of finite numbers", _floats),
     Sequence[int]: Kind(_all(_is_whole), "a sequence of whole numbers", lambda value: tuple(map(int, value))),
     tuple[float, float]: Kind(_all(_is_number, 2), "a pair of numbers", _floats),

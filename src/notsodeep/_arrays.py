@@ -187,7 +187,7 @@ def check_target(out: Any, shape: tuple[int, int], inputs: Sequence[Tensor]) -> 
     """Return ``out=`` as a tensor that shares its memory: writable, of this shape, and apart from the inputs."""
     target = torch.from_numpy(out) if isinstance(out, np.ndarray) and _is_writable(out) else out
     good = isinstance(target, Tensor) and tuple(target.shape) == shape and target.dtype.is_floating_point
-    good = good and target.layout == torch.strided and not target.requires_grad
+    good = good and target.itemsize > 1 and target.layout == torch.strided and not target.requires_grad
     if not good or not _apart(target):
         seen = f"{out.dtype} of shape {tuple(out.shape)}" if hasattr(out, "dtype") else type(out).__name__
         raise InvalidInputError(
@@ -213,6 +213,7 @@ def _apart(target: Tensor) -> bool:
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    if a.device.type == b.device.type == "cpu" and torch.bfloat16 not in (a.dtype, b.dtype):  # which numpy lacks
+    known = {torch.float16, torch.float32, torch.float64}  # numpy has no others
+    if a.device.type == b.device.type == "cpu" and {a.dtype, b.dtype} <= known:
         return np.may_share_memory(a.detach().numpy(), b.detach().numpy())
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

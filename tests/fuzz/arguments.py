@@ -9,8 +9,10 @@ library's own errors.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import copy
+import datetime
 import functools
 import inspect
 import io
@@ -39,6 +41,14 @@ if __name__ == "__main__":
 
 import notsodeep as nsd
 from notsodeep.errors import NotSoDeepError
+from notsodeep.kernels import power_series
+
+
+def _within_itself() -> list[Any]:
+    held: list[Any] = [1.0]
+    held.append(held)
+    return held
+
 
 HUGE = 10**15  # bytes that no machine gives, refused at once
 JUNK: tuple[Any, ...] = (
@@ -61,6 +71,31 @@ JUNK: tuple[Any, ...] = (
         scipy.sparse.eye_array(3),
     ),
     *(pandas.DataFrame(np.eye(3)), pandas.array([1, None, 0], dtype="Int64"), pandas.Categorical(["a", "b", "a"])),
+    *(nsd.DEQ("tanh", torch.tensor(0.2, requires_grad=True)), nsd.DEQ("relu", 0.1, readout="pre-activation")),
+    *(nsd.DEQ(["tanh", "relu"], 0.05), nsd.DEQ("silu", 0.1, 0.5, 0.3, normalise=True)),
+    *(nsd.ConvDEQ("relu", 0.2, 0.8, image=(1, 2, 2), filter=1), nsd.Activation.from_callable(torch.sin, name="sine")),
+    *(torch.nn.Linear(3, 2), torch.nn.Parameter(torch.tensor(0.2)), torch.tensor([0.5, 1.5], requires_grad=True)),
+    *(torch.eye(3, dtype=torch.complex64).real, torch.tensor(True), torch.tensor(3, dtype=torch.uint8)),
+    *(torch.eye(3).to(torch.float8_e5m2), torch.full((3, 3), 1e30), torch.full((3, 3), 1e-42), -torch.zeros(3, 3)),
+    *(np.eye(3, dtype=np.longdouble), np.eye(3, dtype=">f8"), np.asfortranarray(np.eye(3)), np.eye(3, dtype="U1")),
+    *(np.zeros(3, dtype=[("a", float)]), np.array(None), np.array([[1.0, 2.0], [3.0, None]]), np.full((3, 3), 1e200)),
+    *(bytearray(b"xx"), memoryview(b"xx"), array.array("d", [1.0, 2.0]), frozenset([1]), datetime.date(2020, 1, 1)),
+    *(pandas.NA, pandas.Series([1.0, 2.0, 3.0]), pandas.Series(["a", "b", "a"]), pandas.Timestamp("2020-01-01")),
+    *(_within_itself(), type, NotSoDeepError, np.random.default_rng(0), slice(None), -0.0, "relu"),
+    *(
+        -math.inf,
+        1 - 1e-16,
+        2**31,
+        2**53 + 1,
+        "1e400",
+        "0.2",
+        "\u0660",
+        "relu\n",
+        ["relu", None],
+        (0, 0),
+        (2, 1),
+        [10**400],
+    ),
 )
 Sound = dict[str, Any]
 
@@ -225,6 +260,43 @@ def calls() -> dict[str, tuple[Callable[..., Any], Callable[[], Sound]]]:
             lambda: {"curve": estimate},
         ),
         "TwinDisplay.from_twin": (_drawn(nsd.plots.TwinDisplay.from_twin), lambda: {"twin": nsd.match_one_layer(relu)}),
+        "ConvDEQ": (nsd.ConvDEQ, lambda: {"phi": "relu", "sigma_a2": 0.1, "image": (1, 4, 4)}),
+        "ConvENN": (
+            nsd.ConvENN,
+            lambda: {"activations": ["relu"], "sigma_a2": 1.0, "sigma_b2": 1.0, "image": (1, 4, 4)},
+        ),
+        "ck, images": (nsd.ck, lambda: {"network": nsd.ConvDEQ("relu", 0.1, image=(1, 1, 3), filter=1), "X": X}),
+        "nn.ConvDEQ": (
+            nn.ConvDEQ,
+            lambda: {"spec": nsd.ConvDEQ("relu", 0.1, image=(1, 4, 4)), "width": 4, "out_features": 2},
+        ),
+        "nn.EmpiricalKernel": (
+            _like(lambda **given: nn.EmpiricalKernel(**given)(T), nn.EmpiricalKernel),
+            lambda: {"model": net().double()},
+        ),
+        "solve.solve_operator": (
+            nsd.solve.solve_operator,
+            lambda: {
+                "operator": nsd.solve.KernelTiles(nsd.solve.NetworkKernel(relu, "ck"), T),
+                "targets": t,
+                "ridges": [0.1],
+                "progress": False,
+            },
+        ),
+        "best_scalar": (nsd.equivalents.best_scalar, lambda: {"exact": X, "approximation": X}),
+        "spectral_norm": (nsd.equivalents.spectral_norm, lambda: {"kernel": X}),
+        "power_series": (power_series, lambda: {"network": deq, "terms": 4}),
+        "Standardiser": (_fits(nsd.Standardiser, rows, None), dict),
+        "Twin": (
+            nsd.Twin,
+            lambda: {name: getattr(twin, name) for name in ("deq", "network", "kernel", "family", "certificate")},
+        ),
+        "TwinCertificate": (nsd.matching.TwinCertificate, lambda: {"kind": "sphere", "residual": 0.0, "bound": 0.1}),
+        "SpectrumDisplay": (_drawn(nsd.plots.SpectrumDisplay), lambda: {"eigenvalues": rows[:, 0]}),
+        "FeaturesDisplay.from_estimator": (
+            _drawn(nsd.plots.FeaturesDisplay.from_estimator),
+            lambda: {"estimator": nsd.DEQRegressor("relu", features="diagonal").fit(rows, rows[:, 0])},
+        ),
         "LearningDisplay.plot": (_drawn(nsd.plots.LearningDisplay.from_curve(curve).plot), dict),
     }
     return table_of
@@ -277,12 +349,14 @@ def _drawn(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def fresh(value: Any) -> Any:
     """A copy of what a call might write to."""
+    if isinstance(value, torch.Tensor) and not value.requires_grad:
+        return value.clone()
     return copy.copy(value) if isinstance(value, np.ndarray | torch.Tensor | list | dict | set) else value
 
 
 def endless(parameter: str, value: Any) -> bool:
-    """Whether something would be done so many times: it was asked for, and is not refused."""
-    return parameter in ("draws", "epochs", "seeds") and type(value) is int and value >= HUGE
+    """Whether something would be done so often, or with so many units: it was asked for, and is not refused."""
+    return parameter in ("draws", "epochs", "seeds", "width") and type(value) is int and value >= 2**31
 
 
 def parameters(function: Callable[..., Any], sound: Sound) -> list[str]:

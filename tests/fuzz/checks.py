@@ -66,7 +66,8 @@ def modules(rng: np.random.Generator) -> Outcome:
     """Proofs, models that work in place and functions with state; an input is a row, or a pair of rows."""
     from fuzz import modules
 
-    return Outcome([modules.proofs, modules.in_place, modules.state][int(rng.integers(3))](rng))
+    calls = modules.proofs, modules.contractions, modules.in_place, modules.state, modules.fits
+    return Outcome(calls[int(rng.integers(len(calls)))](rng))
 
 
 def inputs(rng: np.random.Generator) -> Outcome:
@@ -190,15 +191,17 @@ def _oracle_pair(rng: np.random.Generator, network: Any, X: Array, found: dict[A
             j = int(np.argsort(-np.abs(units @ units[i]).astype(float))[min(len(X) - 1, int(rng.integers(1, 3)))])
     x, y = X[i].astype(np.longdouble), X[j].astype(np.longdouble)
     s = (x @ x, y @ y, x @ y)
-    pairs = {k: (float(K[i, i]), float(K[j, j]), float(K[i, j])) for k, K in found.items() if k in ("ck", "ntk")}
+    pairs = {k: (float(K[i, i]), float(K[j, j]), float(K[i, j])) for k, K in found.items()}
     underflow = 1e-280 if X.dtype == np.float64 else 1e-30
     if min(pairs["ck"][:2]) < underflow or not resolves(network, s, pairs["ck"]):
         return 0
     # the cosine is rounded: kinks see the angle, and far from zero they are narrow
-    apart = math.sqrt(max(1e-18, 1.0 - abs(float(s[2] / np.sqrt(s[0]) / np.sqrt(s[1])))))
+    own = pairs["ck"]  # a bias brings inputs together
+    cosines = abs(float(s[2] / np.sqrt(s[0]) / np.sqrt(s[1]))), abs(own[2]) / math.sqrt(own[0]) / math.sqrt(own[1])
+    apart = math.sqrt(max(1e-18, 1.0 - max(cosines)))
     seen = ulps(16, X.dtype) * max(1.0, math.sqrt(float(max(s[:2])) + max(pairs["ck"][:2]))) / apart
     for kernel, off in residuals(network, s, pairs).items():
-        known = (EXACT if X.dtype == np.float64 else SINGLE) + (seen if kernel == "ntk" else 0.0)
+        known = (EXACT if X.dtype == np.float64 else SINGLE) + (0.0 if kernel == "ck" else seen)
         assert off <= known, f"the oracle differs by {off:.1e} at {s}: {kernel} of {network!r}"
     return 1
 
@@ -337,13 +340,65 @@ DOCUMENTS: list[tuple[Callable[[Any], Any], Any]] = [
 def certificates(rng: np.random.Generator) -> Outcome:
     """A one-layer twin of a random range of norms: no pair that a search finds, in its kernel or in a quadrature of
     its units, exceeds its bound."""
+    from fuzz.twins import check_source
+
     request = a_request(rng)
     twin = nsd.match_one_layer(**request)
     worst, pairs = largest_error(rng, twin)
     worst = max(worst, oracle_units.largest_error(twin, rng))
     known = ANGULAR if request["deq"].kinked else EXACT
     assert worst <= twin.bound + known, f"{request}: {worst:.3e} against {twin.bound:.3e} ({twin.certificate.assumes})"
-    return Outcome(pairs + 1, against_oracle=1)
+    return Outcome(pairs + 1 + check_source(rng, twin), against_oracle=1)
+
+
+def replacements(rng: np.random.Generator) -> Outcome:
+    """Replacements of models; an input is a promise."""
+    from fuzz.replacements import replacements
+
+    return Outcome(replacements(rng))
+
+
+def images(rng: np.random.Generator) -> Outcome:
+    """Kernels of images; an input is a pair of them."""
+    from fuzz import images
+
+    network = images.a_network(rng)
+    X = images.rows(rng, network)
+    kinds = [k for k in KERNELS if k == "ck" or all(phi.continuous for phi in network.activations)]
+    found, seconds, megabytes = _measured(lambda: kernels_of(network, X, kernels=kinds, check=False))
+    order, n = rng.permutation(len(X)), len(X)
+    again = kernels_of(network, X[order], kernels=kinds, check=False)
+    cut = kernels_of(network, X, X[order[:2]], kernels=kinds, check=False)
+    i, j = (int(k) for k in rng.integers(n, size=2))
+    wanted = images.plain(network, X[i], X[j]) if images.is_plain(network, X) else None
+    for kind, K in found.items():
+        label, known = f"{kind} of {network!r}", _known_to(network, kind, X)
+        _matrix(K, label, known)
+        d = np.sqrt(np.diag(K).astype(np.float64))
+        assert _apart(again[kind], K[np.ix_(order, order)], d[order]) <= known, f"depends on the order: {label}"
+        off = _apart(cut[kind], K[:, order[:2]], d, d[order[:2]])
+        # cosines of sums over windows are rounded more than once, and far out kinks are narrow
+        narrow = max(1.0, float(np.linalg.norm(X, axis=1).max())) if network.kinked else 1.0
+        assert off <= 5.0 * narrow * max(known, ALONE), f"a rectangle differs by {off:.1e}: {label}"
+        if wanted is not None:
+            off = abs(wanted[kind] - float(K[i, j])) / max(d[i], _tiny(K)) / max(d[j], _tiny(K))
+            assert off <= known, f"plain iteration differs by {off:.1e}: {label}, images {i} and {j} of {X.tolist()}"
+    return Outcome(n * (n + 1) // 2, "", int(wanted is not None), seconds, megabytes)
+
+
+def twins(rng: np.random.Generator) -> Outcome:
+    """Twins of the papers' families, or on the sphere; an input is a number, or a pair of points."""
+    from fuzz import twins
+
+    if rng.random() < 0.5:
+        twin = twins.a_match(rng)
+        compared = twins.check_numbers(twin)
+    else:
+        twin = twins.a_sphere(rng)
+        compared = twins.check_sphere(rng, twin)
+    if rng.random() < 0.5:
+        compared += twins.check_kernels(rng, twin)
+    return Outcome(compared + twins.check_source(rng, twin), against_oracle=compared)
 
 
 def derivatives(rng: np.random.Generator) -> Outcome:
@@ -368,6 +423,9 @@ CASES = {
     "modules": modules,
     "settings": settings,
     "inputs": inputs,
+    "twins": twins,
+    "images": images,
+    "replacements": replacements,
 }
 
 

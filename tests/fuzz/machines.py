@@ -74,6 +74,8 @@ def some_data(rng: np.random.Generator) -> tuple[Array, Array]:
         X[n // 2 :] = X[: n - n // 2]
     y = rng.integers(0, int(rng.integers(2, 4)), n)
     y[:2] = 0, 1
+    if rng.random() < 0.15:  # numbers of any size to regressors, names to classifiers
+        y = y * 10.0 ** rng.uniform(-300, 300)
     return (X.astype(np.float32) if rng.random() < 0.2 and np.abs(X).max() < 1e30 else X), y
 
 
@@ -82,6 +84,8 @@ KINDS: tuple[Callable[[Array], Any], ...] = (
     lambda a: torch.tensor(a, dtype=torch.bfloat16),
     lambda a: np.ma.array(a, mask=a == a.flat[0]),
     lambda a: a.astype(object),
+    lambda a: np.where(np.arange(a.size).reshape(a.shape) % 2, a.astype(object), "a name"),
+    lambda a: np.where(np.arange(a.size).reshape(a.shape) % 5, a.astype(object), None),
     lambda a: a.astype(str),
     lambda a: np.where(a > 0, 1e308, -1e308),
     lambda a: np.asfortranarray(a)[::-1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.func import functional_call, jacrev
 import notsodeep as nsd
 from fuzz.draws import PLAIN
 from helpers import tolerance
-from notsodeep.errors import ActivationError
+from notsodeep.errors import ActivationError, NotSoDeepError
 
 KNOWN = tolerance(amplified=1e2)  # layers may be steep, and tables are sums of series
 SMOOTH = ("tanh", "erf", "gelu", "silu", "softplus", "sin")
@@ -64,6 +65,62 @@ def _equilibrium(model: Any, x: Tensor) -> Tensor:
             if torch.equal(before, z):
                 break
         return z @ model.readout.T  # type: ignore[no-any-return]
+
+
+def contractions(rng: np.random.Generator) -> int:
+    """The same of cells that contract by what their caller says, in the norm of the caller."""
+    width, inputs, outputs = (int(n) for n in rng.integers(1, 12, 3))
+    outputs += 1
+    dtype = [torch.float32, torch.float64][int(rng.integers(2))]
+    rate = float(rng.choice([0.0, rng.uniform(0.0, 0.95), 0.99]))
+    W, U, R, X = (
+        torch.from_numpy(rng.standard_normal(shape)).to(dtype)
+        for shape in ((width, width), (width, inputs), (outputs, width), (40, inputs))
+    )
+    W *= rate * (1.0 - 1e-6) / float(torch.linalg.matrix_norm(W.double(), 2))  # rounding of the weights adds to it
+    X *= float(rng.choice([1.0, 1e-3, 100.0, 1e6]))
+    R *= float(rng.choice([1.0, 1e-6, 1e6]))
+    phi = nsd.activation(str(rng.choice(["tanh", "relu", "sin", "linear", "hard_tanh"])))
+
+    def cell(z: Tensor, x: Tensor) -> Tensor:
+        return phi(z @ W.to(z).T + x @ U.to(x).T)
+
+    problem = nsd.nn.Contraction(cell, lambda z: z @ R.to(z).T, rate, width)
+    tol = float(10.0 ** rng.uniform(-6, 0))
+    decided, near = problem.decide(X), problem.bounded(X, tol)
+    x = X.double()
+    z = x.new_zeros(len(x), width)
+    for _ in range(8000):
+        before, z = z, cell(z, x)
+        if torch.equal(before, z):
+            break
+    truth = z @ R.double().T
+    wrong = torch.as_tensor(decided.classes) != truth.argmax(1)
+    label = f"{phi!r} at the rate {rate}, {dtype}, widths {width}, {inputs}, {outputs}"
+    top = truth.topk(2, 1).values
+    apart = top[:, 0] - top[:, 1] > tolerance() * (1.0 + truth.abs().amax(1))  # of two that are equal either is right
+    assert not bool((wrong & apart & torch.as_tensor(decided.proven)).any()), f"a class: {label}"
+    off = (torch.as_tensor(near.outputs).double() - truth).abs().amax(1)[torch.as_tensor(near.proven)]
+    # what remains of plain iteration
+    assert bool((off <= tol + tolerance() * (1.0 + float(truth.abs().max()))).all()), f"{off.max()} > {tol}: {label}"
+    return len(X)
+
+
+def fits(rng: np.random.Generator) -> int:
+    """Training at rates up to absurd ones: an answer or a refusal, and weights that are numbers."""
+    name = str(rng.choice(PLAIN))
+    if rng.random() < 0.5:
+        deq = nsd.DEQ(name, 0.8 * min(nsd.DEQ(name, 0.0).limit, 1.0), 1.0)
+        model: Any = nsd.nn.DEQ(deq, 3, int(rng.integers(2, 12)), 2, seed=0)
+    else:
+        model = nsd.nn.ENN(nsd.ENN([name, "relu"]), 3, 8, 2, seed=0)
+    X = (rng.standard_normal((12, 3)) * 10.0 ** rng.uniform(-3, 3)).astype(np.float32)
+    data = (X, rng.integers(2, size=12)) if rng.random() < 0.5 else (X, 10.0 ** rng.uniform(-3, 10) * X[:, :2])
+    rate, optimiser = float(10.0 ** rng.uniform(-4, 12)), str(rng.choice(["adam", "sgd"]))
+    with contextlib.suppress(NotSoDeepError):
+        nsd.nn.fit(model, data, optimiser=optimiser, lr=rate, epochs=3, progress=False)
+    assert all(bool(torch.isfinite(p).all()) for p in model.parameters()), f"rate {rate}, {optimiser}: {model!r}"
+    return len(X)
 
 
 class _Writes(nn.Module):

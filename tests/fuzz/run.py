@@ -36,9 +36,9 @@ _SHARES = (
     *("equivalents", "machines") * 4,
     *("laws", "arguments") * 2,
     *("cli", "files", "documents", "certificates", "derivatives", "settings"),
-    *("cells", "modules") * 3,
+    *("cells", "modules", "twins", "images") * 3,
 )
-SHARES = (*_SHARES, *_SHARES, "inputs")  # which wait for an interrupt, or for threads
+SHARES = (*_SHARES, *_SHARES, "inputs", "replacements")  # which wait for an interrupt or threads, or train
 SLOW, LARGE = 5.0, 1000.0  # seconds and megabytes for at most fifty points, unless a warning has said so
 HANGS = 90  # seconds of the processor for a case, which is several calls, some of them of more points
 

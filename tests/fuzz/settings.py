@@ -43,6 +43,7 @@ SETTINGS: dict[str, Callable[[], Any]] = {
 }
 FOLLOW = {  # modules of torch are where torch puts them, and run as it runs them
     "nn.DEQ": ("another device", "bfloat16", "double"),
+    "nn.ConvDEQ": ("another device", "bfloat16", "double"),
     "nn.ENN": ("another device", "bfloat16", "double"),
     "nn.load": ("another device",),
     "nn.fit": ("autocast",),

@@ -23,6 +23,9 @@ CASES = [
     ("modules", 0, 6),
     ("settings", 0, 2),
     ("inputs", 0, 4),
+    ("twins", 0, 6),
+    ("images", 0, 10),
+    ("replacements", 0, 4),
 ]
 
 
@@ -45,12 +48,15 @@ def test_random_cases_hold_or_are_refused(kind: str, first: int, count: int) -> 
         ("kernels", 91000995),
         ("kernels", 103000107),
         ("arguments", 91000076),
+        ("kernels", 174000382),
+        ("kernels", 174000737),
+        ("images", 171000490),
     ],
 )
 def test_cases_that_once_failed(kind: str, seed: int) -> None:
     """Scales without fourth powers, overflow, a shortened step taken for a small one, a misplaced crossing, a
     chord that ended at a real solution, terms of a series left out for the sake of larger pairs, a long row that took
-    the digits of short ones."""
+    the digits of short ones, squares of variances that were no numbers."""
     assert report((kind, seed)).failure == ""
 
 

@@ -283,6 +283,21 @@ def test_black_and_faint_images_beside_others(phi):
     torch.testing.assert_close(found / sizes, expected / sizes, rtol=0, atol=tolerance())
 
 
+@pytest.mark.parametrize("pool", [1, "global"])
+@pytest.mark.parametrize(("dtype", "sizes"), [(np.float64, (1e-60, 1e-89, 1e-150)), (np.float32, (1e-10, 1e-15))])
+def test_faint_images_are_solved_as_far_as_others(dtype, sizes, pool):
+    """Squares of their variances are no numbers: 0.9 % of a kernel was left out, and pooled ones were none."""
+    deq = nsd.ConvDEQ("tanh", 0.08, 0.8, image=(1, 6, 5), pool=pool)
+    X, near = images(4), 1e-6 if dtype == np.float64 else 1e-4
+    linear = nsd.kernels_of(deq, near * X, kernels=KERNELS)
+    for size in sizes:
+        found = nsd.kernels_of(deq, (size * X).astype(dtype), kernels=KERNELS)
+        for kernel in KERNELS:
+            expected = linear[kernel] / near / near
+            room = (tolerance(dtype) + near**2) * expected.max()  # what tanh bends at the nearer size
+            np.testing.assert_allclose(found[kernel].astype(np.float64) / size / size, expected, rtol=0, atol=room)
+
+
 def test_residuals_of_the_size_of_rounding_are_accepted():
     """Large terms of opposite signs make a small covariance: more of its digits than there are must not be asked."""
     phi = nsd.activation("leaky_relu", slope=-0.4)

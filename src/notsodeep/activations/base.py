@@ -343,7 +343,8 @@ def differentiate(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def _on_tensor(function: Callable[[Tensor], Tensor], x: Any) -> Any:
     if isinstance(x, Tensor) and not x.is_complex() and x.layout == torch.strided:
-        return function(x if x.is_floating_point() else x.to(torch.get_default_dtype()))
+        wide = x.is_floating_point() and x.itemsize > 1  # torch has no functions of floats of eight bits
+        return function(x if wide else x.to(torch.get_default_dtype()))
     try:
         array = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of several lengths, for one

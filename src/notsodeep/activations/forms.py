@@ -111,7 +111,8 @@ def smoothed_elu(alpha: float, mean: Tensor, noise: Tensor) -> Smoothed:
     scaled = math.sqrt(0.5 * math.pi) * bell * torch.special.erfcx(end.clamp_min(0.0) / math.sqrt(2.0))
     decay = torch.where(end < 0.0, growth * share + share, scaled)
     below = torch.where(end < 0.0, growth * share + (share - down), scaled - down)
-    short = ((noise < 0.02) & (z.abs() < 9.0)).nonzero().squeeze(1)
+    # the ends: where the step is no longer a rounding error of what it changes, and where the density is none
+    short = ((noise < 0.02) & (z > -9.0) & (z < 38.0)).nonzero().squeeze(1)
     if len(short):
         below[short] = math.sqrt(0.5 * math.pi) * bell[short] * _erfc_step(z[short], noise[short])
     return mean * upper(-z) + noise * bell + alpha * below, upper(-z) + alpha * decay, alpha * decay

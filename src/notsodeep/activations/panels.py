@@ -32,6 +32,7 @@ class Limits:
     shortest: float = 2.0**-10  # the shortest panel: with 20 nodes it resolves waves of length 1e-4
     most: int = 1 << 13  # panels in an octave: more would take a second to evaluate
     joined: int = 256  # panels of which it is asked whether fewer do
+    terms: int = 1 << 17  # Hermite coefficients at most: so many take two seconds at each scale
     held: int = 1 << 21  # numbers held at once: 16 MB
     block: int = 1 << 16  # numbers worked on at once: ten results of this size fit a second-level cache
     chebyshev_degree: int = 12  # above it, powers would lose digits in single precision, Chebyshev sums do not

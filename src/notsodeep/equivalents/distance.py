@@ -10,6 +10,7 @@ import torch
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
+from .._arguments import isolation
 from .._arrays import Array, as_numbers, bad_row
 from .._fixed_point import newton
 from ..errors import ConvergenceError, InvalidInputError
@@ -36,13 +37,19 @@ def relative_spectral_error(exact: Any, approximation: Any) -> float:
     >>> round(relative_spectral_error(np.diag([2.0, 1.0]), np.eye(2)), 12)
     0.5
     """
+    left, right, scale = _compared(exact, approximation)
+    return spectral_norm(left - right) / scale
+
+
+def _compared(exact: Any, approximation: Any) -> tuple[LinearOperator, LinearOperator, float]:
+    """Return two kernels of one shape as operators, with the norm of the first."""
     left, right = symmetric_operator(exact), symmetric_operator(approximation)
     if left.shape != right.shape:
         raise InvalidInputError(f"the kernels have different shapes: {left.shape} and {right.shape}")
     scale = spectral_norm(left)
     if scale == 0.0:
         raise InvalidInputError("the exact kernel is zero: a relative error is not defined")
-    return spectral_norm(left - right) / scale
+    return left, right, scale
 
 
 def spectral_norm(kernel: Any) -> float:
@@ -58,16 +65,20 @@ class BestScalar(NamedTuple):
     distance: float
 
 
+@isolation()
 def best_scalar(exact: Any, approximation: Any) -> BestScalar:
     """Minimise over s the distance ||exact - s approximation|| / ||exact||, both positive semi-definite.
 
     The largest and the smallest eigenvalue of the difference fall with s; the spectral norm is least where they are
     opposite. Their sum is a decreasing function whose slope the two eigenvectors give.
     """
-    left, right = symmetric_operator(exact), symmetric_operator(approximation)
+    whole, part, size = _compared(exact, approximation)
+    other = spectral_norm(part)
+    if min(size, other) < 1e-300:  # nothing, or no digits
+        return BestScalar(0.0, 1.0)
+    left, right = (1.0 / size) * whole, (1.0 / other) * part
     if left.shape[0] <= _SMALL:
         left, right = (operator @ np.eye(operator.shape[0]) for operator in (left, right))
-    size, other = (float(abs(_outermost(kernel)[0][0])) for kernel in (left, right))
     least = math.inf
 
     def excess(scalar: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -76,9 +87,9 @@ def best_scalar(exact: Any, approximation: Any) -> BestScalar:
         least = min(least, float(np.abs(values).max()))
         return scalar.new_tensor([-values.sum()]), scalar.new_tensor([(vectors * (right @ vectors)).sum()])
 
-    start = torch.tensor([size / max(other, 1e-300)], dtype=torch.float64)
+    start = torch.ones(1, dtype=torch.float64)
     root = newton(excess, start, 0.0 * start, math.inf * start, flattest=1e-300, steps=40, still=1e-9)
-    return BestScalar(float(root.value), least / size)
+    return BestScalar(float(root.value) * (size / other), least)
 
 
 def _outermost(operator: LinearOperator | Array, both: bool = False) -> tuple[Array, Array]:
@@ -125,6 +136,6 @@ def _dense(matrix: Tensor) -> LinearOperator:
         raise InvalidInputError("the kernel is not symmetric; the spectral error is defined here for symmetric kernels")
 
     def product(v: np.ndarray) -> np.ndarray:
-        return (matrix @ torch.from_numpy(np.ascontiguousarray(v)).to(matrix)).cpu().numpy()
+        return (matrix @ torch.from_numpy(np.ascontiguousarray(v)).to(matrix)).double().cpu().numpy()
 
     return LinearOperator(tuple(matrix.shape), matvec=product, matmat=product, dtype=np.float64)

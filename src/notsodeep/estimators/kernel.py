@@ -14,8 +14,8 @@ from sklearn.gaussian_process.kernels import Kernel as CovarianceKernel
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._arguments import check_settings, checked, positive_int
-from .._arrays import as_numbers, as_rows, squared_norms
+from .._arguments import KINDS, check_settings, checked, positive_int
+from .._arrays import as_numbers, as_rows, check_range, squared_norms
 from .._words import Init
 from ..errors import InvalidInputError, warn
 from ..kernels import kernels_of
@@ -79,6 +79,12 @@ class DEQKernel(CovarianceKernel):
     sigma_b2_bounds: Any = (1e-5, 1e5)
     sigma_c2_bounds: Any = (1e-5, 1e5)
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters, tensors among the variances as numbers: scikit-learn takes logarithms of them."""
+        given, number = super().get_params(deep), KINDS[float]
+        tensors = {name: v for name, v in given.items() if name in VARIANCES and isinstance(v, Tensor)}
+        return {**given, **{name: number.convert(v) for name, v in tensors.items() if number.test(v)}}
+
     @property
     def hyperparameters(self) -> list[Hyperparameter]:
         """The variances that are free to be fitted."""
@@ -88,7 +94,7 @@ class DEQKernel(CovarianceKernel):
         free = [name for name in VARIANCES if (getattr(self, name) or 0.0) > 0.0]
         try:
             return [Hyperparameter(name, "numeric", getattr(self, f"{name}_bounds")) for name in free]
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:  # as arrays are refused, and tensors with gradients
             raise InvalidInputError(f"bounds of {', '.join(free)} must be pairs or 'fixed': {error}") from None
 
     @checked
@@ -103,7 +109,7 @@ class DEQKernel(CovarianceKernel):
         free = [h.name for h in self.hyperparameters if not h.fixed]
         if not free:
             return K, np.empty((*K.shape, 0))
-        slopes = slopes_of(self.activation, self.kernel, {name: getattr(self, name) for name in VARIANCES}, x)
+        slopes = slopes_of(self.activation, self.kernel, self.get_params(), x)
         return K, np.stack([slopes[name].numpy() for name in free], axis=-1)
 
     def diag(self, X: Any) -> Array:
@@ -208,6 +214,7 @@ class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         points = as_tensor(rows, self.device).to(self.model_.weights[0])
         self._check_norms(points)
         states = in_batches(self.model_.features, points)
+        check_range(states, "feature map", self.network or self.activation)
         return states.cpu().numpy().astype(rows.dtype, copy=False)
 
     def _check_norms(self, points: Tensor) -> None:

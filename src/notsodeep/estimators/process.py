@@ -19,7 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._arguments import checked, positive_int
+from .._arguments import checked, positive_int, shown
 from .._arrays import as_floats, squared_norms
 from .._progress import track
 from ..errors import InvalidInputError
@@ -28,6 +28,7 @@ from ..networks import Kernel
 from ..solve import NetworkKernel
 from ..solve._limits import LIMITS
 from ..solve.dense import Factor, factorise
+from ..solve.operators import available_bytes
 from .features import Wanted, learn_features
 from .kernel import deq_of
 from .machine import Problem, kernel_matrix
@@ -315,6 +316,8 @@ class DEQGaussianProcess(KernelEstimator, MultiOutputMixin, RegressorMixin, Base
             positive_int("random_state", random_state, 0, 2**32 - 1) if isinstance(random_state, int) else random_state
         )
         rng, count = check_random_state(seed), positive_int("n_samples", n_samples)
+        if 8 * count * mean.size > available_bytes(torch.device("cpu")):
+            raise InvalidInputError(f"{shown(n_samples)} draws at {len(mean)} rows do not fit into memory; take fewer")
         if self._flat:
             return np.asarray(rng.multivariate_normal(mean, covariance, count).T)
         targets = range(mean.shape[1])

@@ -7,7 +7,7 @@ import copy
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -58,10 +58,10 @@ def all_or_nothing(fit: Callable[P, R]) -> Callable[P, R]:
 
 def network_of(estimator: Any, activation: Any = None) -> Any:
     """Return the network of an estimator, or the DEQ of its parameters, with ``activation`` where it is to choose."""
-    check_settings(estimator)
-    network = estimator.network
+    given = {**vars(estimator), **check_settings(estimator)}
+    network = given["network"]
     if network is None:
-        phi, a2, b2, c2 = activation or estimator.activation, *(getattr(estimator, name) for name in VARIANCES)
+        phi, a2, b2, c2 = activation or given["activation"], *(given[name] for name in VARIANCES)
         start = (None if b2 == "loo" else b2, 0.0 if c2 == "loo" else c2)
         deq = DEQ(phi, DEQ(phi, 0.0).usual_variance if a2 == "auto" else a2, *start)
         deq.check_contraction()
@@ -158,7 +158,7 @@ def _refused(data: Sequence[Any]) -> Iterator[None]:
     try:
         yield
     except (TypeError, OverflowError) as error:
-        if isinstance(error, OverflowError) or any(isinstance(part, Tensor) for part in data):
+        if isinstance(error, OverflowError) or any(isinstance(p, Tensor) or not isinstance(p, Iterable) for p in data):
             raise InvalidInputError(f"expected arrays of numbers: {error}") from error
         raise  # scikit-learn's own refusal
     except ValueError as error:

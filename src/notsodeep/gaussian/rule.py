@@ -183,7 +183,7 @@ def hermite_coefficients(phi: ActivationLike, q: Any, terms: int, derivative: bo
     [0.398942, 0.5, 0.282095]
     """
     phi = activation(phi)
-    terms = positive_int("terms", terms)
+    terms = positive_int("terms", terms, 1, LIMITS.terms)
     scales, restore = as_scales(q, root=True)
     distinct, where = torch.unique(scales, return_inverse=True)
     return restore(coefficients_at(phi, distinct, terms, derivative)[where])

@@ -63,7 +63,7 @@ class PairAverages:
         dot_spread: Array | None = None,
         learning_rates: Sequence[float] | None = None,
     ) -> None:
-        self._network, self._kernel, self._rates, self._dots = network, kernel, learning_rates, dots
+        self._network, self._kernel, self._rates, self._dots = network.detached(), kernel, learning_rates, dots
         # a step takes at most half of a squared norm, or of the room that an inner product has
         up = np.minimum(_step(norm_spread, norms), 0.5 * norms)
         room = np.sqrt(np.outer(norms - up, norms - up)) - np.abs(dots)
@@ -77,8 +77,10 @@ class PairAverages:
         self._at = np.broadcast_arrays(x, y, dots + step * nodes[:, None, None])  # (x, y, dot, K, K) each
         self._spread = step**2 / 3.0
         sx, sy, dot = (torch.from_numpy(np.ascontiguousarray(v)) for v in self._at)
-        self.mean = self._average(pairwise(network, sx, sy, dot, (kernel,), learning_rates)[kernel].numpy())  # E k
-        own = diagonal(network, torch.from_numpy(norms + up * nodes[:, None]), (kernel,), learning_rates)[kernel]
+        self.mean = self._average(
+            pairwise(self._network, sx, sy, dot, (kernel,), learning_rates)[kernel].numpy()
+        )  # E k
+        own = diagonal(self._network, torch.from_numpy(norms + up * nodes[:, None]), (kernel,), learning_rates)[kernel]
         self.own: Array = self._weights @ own.numpy()  # E k(x, x), (K,)
         self._own_slope = (own[-1] - own[0]).numpy() / np.maximum(2.0 * up, 1e-300)
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from .._arrays import check_range
 from .._equilibrium import SolverOptions, solve_equilibrium
 from .._progress import track
 from ..errors import ConvergenceError, warn
@@ -138,8 +139,11 @@ class Images:
         pixels = torch.cat(rows).reshape(sum(map(len, rows)), network.image[0], -1).permute(2, 0, 1).contiguous()
         frame, window = Window(network, network.image[1:]), Window(network, network.grid)
         inner = frame(pixels.double().square().sum(-1), network.stride)
-        layers = _equilibrium_layers(window, inner) if network.implicit else _layers(window, inner)
-        images = Images(network, pixels, tuple(ImageLayer(maps, q.to(pixels)) for maps, q in layers), frame, window)
+        found = _equilibrium_layers(window, inner) if network.implicit else _layers(window, inner)
+        layers = tuple(ImageLayer(maps, q.to(pixels)) for maps, q in found)
+        for variances in (inner.to(pixels), *(layer.variances for layer in layers)):
+            check_range(variances, "ck", network)
+        images = Images(network, pixels, layers, frame, window)
         starts = [0, *itertools.accumulate(map(len, rows))]
         return [images[slice(*ends)] for ends in itertools.pairwise(starts)]
 
@@ -190,7 +194,9 @@ class Images:
     @functools.cached_property
     def sizes(self) -> Tensor:
         """The roots of the norms of the variances: products of two of them bound the norm of a covariance."""
-        return torch.linalg.vector_norm(self.layers[0].variances, dim=0).sqrt()
+        variances = self.layers[0].variances
+        largest = variances.amax(0).clamp_min(torch.finfo(variances.dtype).tiny)  # no square of a ratio underflows
+        return (largest * torch.linalg.vector_norm(variances / largest, dim=0)).sqrt()
 
 
 Levels = Iterator[tuple[FieldMaps, Tensor]]
@@ -330,7 +336,7 @@ def _covariance(window: Window, layer: Callable[[Tensor], Both], source: Tensor,
     for _ in range(LIMITS.steps):
         value, slope = layer(field)
         gap = source + sigma_a2 * window(value) - field
-        residual = float((torch.linalg.vector_norm(gap, dim=0) / sizes).max())
+        residual = float(torch.linalg.vector_norm(gap / sizes, dim=0).max())
         if residual <= tol:
             return field, value, slope
         # the equation of the step is solved as exactly as the step is worth

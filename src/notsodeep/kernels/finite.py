@@ -165,7 +165,11 @@ class _Drawn:
         self.rows, self.generator = rows, generator
 
     def normal(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator, dtype=self.rows.dtype, device=self.rows.device)
+        try:
+            return torch.randn(*shape, generator=self.generator, dtype=self.rows.dtype, device=self.rows.device)
+        except RuntimeError as error:  # torch has no class of its own for it
+            told = " x ".join(map(str, shape))
+            raise InvalidInputError(f"{told} weights do not fit into memory; take a smaller width") from error
 
     def features_gram(self) -> Tensor:
         return _gram(self.features)

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._arguments import checked, positive_int
-from .._arrays import Array
+from .._arguments import checked, positive_int, shown
+from .._arrays import Array, as_numbers
 from .._fixed_point import unbracketed
 from ..activations import Activation
 from ..activations.forms import arc_profile
@@ -82,9 +82,9 @@ def sphere_diagonal(network: Network, kernel: Kernel = "ck") -> float:
 
 
 def _norms(norm: Any) -> Array:
-    array = np.asarray(norm, dtype=np.float64)
+    array = np.asarray(as_numbers(norm, "norm").detach().cpu(), dtype=np.float64)
     if not (np.isfinite(array).all() and (array > 0).all()):
-        raise InvalidInputError(f"norm must be positive and finite, got {norm!r}")
+        raise InvalidInputError(f"norm must be positive and finite, got {shown(norm)}")
     return array
 
 
@@ -116,7 +116,8 @@ def on_circle(network: Network, s: Array, t: Array, kernel: Kernel, size: int, r
     odd = size % 4 == 0 and network.odd  # k(-conj z) = -conj k(z): a quarter of the circle decides
     z = radius * np.exp(2j * np.pi * np.arange(size // (4 if odd else 2) + 1) / size)
     domain, points = _Circle(len(z)), np.stack([s, t]) ** 2
-    values = np.asarray(kernels_in(domain, network.expression(), points, (s * t)[:, None] * z, (kernel,))[kernel])
+    expression = network.detached().expression()
+    values = np.asarray(kernels_in(domain, expression, points, (s * t)[:, None] * z, (kernel,))[kernel])
     return np.concatenate([values, -values[:, -2::-1].conj()], axis=1) if odd else values
 
 

@@ -51,12 +51,13 @@ def match_sphere(deq: DEQ, kernel: Kernel = "ck", terms: int = 60) -> Twin:
     (1, True)
     """
     check_kernel(deq, kernel)
+    deq = deq.detached()
     deq.check_driven()
     positive_int("terms", terms, 2)
     total = float(sphere_diagonal(deq, kernel))
     if not total > 0.0:
         raise InfeasibleMatchError(f"the kernel of {deq!r} is zero on the whole sphere: there is nothing to match")
-    series = np.asarray(power_series(deq.detached(), terms, kernel), dtype=float)
+    series = np.asarray(power_series(deq, terms, kernel), dtype=float)
     if float(series.min()) < -1e-13 * total:
         raise InfeasibleMatchError(f"the power series of {deq!r} has a negative coefficient {series.min():.3g}")
     sizes = np.sqrt(np.maximum(series, 0.0) / (1.0 + np.arange(terms) if kernel == "ntk" else np.ones(terms)))
@@ -64,7 +65,7 @@ def match_sphere(deq: DEQ, kernel: Kernel = "ck", terms: int = 60) -> Twin:
     bound = max(total - float(series.sum()), 0.0) + 1e-15 * terms * total
     return Twin(
         deq,
-        ENN([Hermite(tuple((sizes * signs(deq.detached(), 1.0, sizes)).tolist()))]),
+        ENN([Hermite(tuple((sizes * signs(deq, 1.0, sizes)).tolist()))]),
         kernel,
         "hermite",
         TwinCertificate("sphere", bound / total, bound),

@@ -129,6 +129,7 @@ class Target:
 def make_target(deq: DEQ, statistics: MixtureStatistics | float, kernel: Kernel) -> Target:
     """Validate the request and compute what has to be matched."""
     tau0 = check_tau0(statistics.tau0 if isinstance(statistics, MixtureStatistics) else statistics)
+    deq = deq.detached()
     deq.check_driven()
     _check_equations(deq, tau0)
     centred = deq.centred(tau0)

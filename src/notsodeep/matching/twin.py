@@ -16,7 +16,7 @@ from .._files import parsed
 from .._words import Drawn
 from ..equivalents import Coefficients, best_scalar, relative_spectral_error
 from ..errors import InvalidInputError, SerialisationError, warn
-from ..networks import ENN, Dense, Kernel, Network, is_tangent
+from ..networks import ENN, Dense, Kernel, Network, check_kernel, is_tangent
 from ..units.norm_units import outside, row_norms
 from .certificates import TwinCertificate, Verification, document_of
 
@@ -71,6 +71,7 @@ class Twin(Drawn):
     kinds: int | None = None
 
     def __post_init__(self) -> None:
+        check_kernel(self.deq, self.kernel)
         if self.trains is None:
             # a CK is the kernel of training the readout; so is the frozen NTK of one layer
             alone = self.kernel == "ntk_frozen" and self.depth == 1 and self.learning_rates is None

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 from torch import Tensor
 
 from .._arguments import not_negative, positive_int
@@ -246,7 +245,7 @@ class ConvENN(_OfImages):
         self._set(ENN(activations), image, filter, pool, stride)
         columns = []
         for name, given in zip(VARIANCES, (sigma_a2, sigma_b2, sigma_c2), strict=True):
-            many = isinstance(given, Sequence | np.ndarray)
+            many = isinstance(given, Sequence) or getattr(given, "ndim", 0) == 1
             column = [not_negative(name, v) for v in (given if many else [given] * self.depth)]  # type: ignore[union-attr]
             if len(column) != self.depth:
                 raise InvalidInputError(f"{name} must be one number or one per layer ({self.depth}), got {given!r}")

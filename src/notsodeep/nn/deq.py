@@ -77,7 +77,7 @@ class DEQ(Model):
         **factory: Unpack[Factory],
     ) -> None:
         super().__init__()
-        self.spec, self.parametrisation = spec, parametrisation
+        self.spec, self.parametrisation = spec.detached(), parametrisation
         self._build(Gaussian(seed, parametrisation, **factory), (in_features, width, out_features), bias, solver)
         self.set_kernel(kernel)
 

@@ -239,8 +239,8 @@ class Tangents:
 
     def gradients(self, x: Tensor, outputs: Sequence[int]) -> dict[str, Gradients]:
         """Return the gradients of these outputs at each row, by parameter; some rows are found at a time."""
-        together = max(1, int(0.125 * self._numbers / (len(outputs) * self.held + self.seen)))
-        parts = [self._found(part, outputs) for part in x.split(together)]
+        together = int(min(0.125 * self._numbers / (len(outputs) * self.held + self.seen), len(x)))
+        parts = [self._found(part, outputs) for part in x.split(max(1, together))]
         if len(parts) == 1:
             return parts[0]
         found = {}
@@ -382,6 +382,10 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 # ---- what is refused -----------------------------------------------------------------------------------------
 
 
+def _are_names(given: Any) -> bool:
+    return isinstance(given, Collection) and all(isinstance(one, str) for one in given)
+
+
 def chosen(model: nn.Module, parameters: Parameters = None) -> Leaves:
     """Return the parameters that are asked for, by name; those that train unless asked otherwise."""
     every: dict[str, Tensor] = dict(model.named_parameters())
@@ -391,10 +395,11 @@ def chosen(model: nn.Module, parameters: Parameters = None) -> Leaves:
     if parameters is None:
         found = {name: p for name, p in every.items() if p.requires_grad}
         reason = "every parameter is frozen (requires_grad=False); thaw some, or name them with parameters="
-    elif not callable(given) and not (isinstance(given, Collection) and all(isinstance(one, str) for one in given)):
+    elif isinstance(given, nn.Module) or not (callable(given) or _are_names(given)):  # a module is no such function
         raise InvalidInputError(f"parameters must be names, patterns or a function of a name, got {shown(parameters)}")
     else:
-        wanted = given if callable(given) else lambda name: any(fnmatch.fnmatch(name, pattern) for pattern in given)
+        patterns: Any = given
+        wanted = given if callable(given) else lambda name: any(fnmatch.fnmatch(name, one) for one in patterns)
         found = {name: p for name, p in every.items() if wanted(name)}
         reason = f"parameters={shown(parameters)} chooses none of {shown(list(every))}"
     found = {name: p for name, p in found.items() if p.is_floating_point()}

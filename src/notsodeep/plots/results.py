@@ -120,6 +120,8 @@ class TwinDisplay(Display):
             kernels_of(one, X[:1], X, kernels=(twin.kernel,))[twin.kernel] for one in (twin.deq, twin.plain)
         )
         scale = float(exact[0, 0])
+        if not scale > 0.0:
+            raise InvalidInputError(f"the kernel of {twin.deq!r} vanishes for inputs of norm {size:.3g}; give another")
         bound = twin.bound
         if bound is not None and twin.certificate.kind == "sphere":  # its bound is absolute
             bound /= scale

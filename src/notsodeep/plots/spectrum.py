@@ -62,8 +62,11 @@ class SpectrumDisplay(Display):
     [1.0, 2.0, 3.0]
     """
 
+    @checked
     def __init__(self, eigenvalues: np.ndarray, law: SpectralLaw | None = None, title: str = "") -> None:
-        self.eigenvalues, self.law, self.title = np.sort(eigenvalues), law, title
+        self.eigenvalues, self.law, self.title = np.sort(as_floats(eigenvalues, "eigenvalues")), law, title
+        if law is None and not len(self.eigenvalues):
+            raise InvalidInputError("there is nothing to draw: give eigenvalues, or a law")
 
     @classmethod
     @checked

@@ -79,6 +79,7 @@ def match_one_layer(
     (1, 2, True)
     """
     check_kernels(deq, (kernel,))
+    deq = deq.detached()
     _check(deq, kernel, tol, kinds, units)
     deq.check_driven()
     if check:
