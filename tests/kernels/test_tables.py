@@ -404,11 +404,16 @@ def sizes(function, X, Y):
     return np.sqrt(np.outer(function.diagonal(X), function.diagonal(Y)))
 
 
+def slow(name):
+    """A case that takes seconds."""
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
 SMOOTH = ["tanh", "sigmoid", "softplus", "arctan", "mish", "erf", "gelu", "silu"]
 KINKED = ["elu", "selu", "hard_tanh", "hard_swish"]
 
 
-@pytest.mark.parametrize("name", [*SMOOTH, *KINKED])
+@pytest.mark.parametrize("name", [*SMOOTH, "elu", "selu", *map(slow, ("hard_tanh", "hard_swish"))])
 def test_a_function_of_norms_over_eight_decades_has_tables(name):
     """Beside a power of the norm that changes on the way short rows keep their digits."""
     X, network = decades(60), nsd.DEQ(name, 0.07)
@@ -427,7 +432,7 @@ def test_a_function_of_norms_over_eight_decades_has_tables(name):
 
 
 @pytest.mark.parametrize("bias", [0.0, 3.0])
-@pytest.mark.parametrize("name", ["arctan", "softplus", *KINKED, pytest.param("mish", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["arctan", "elu", "hard_tanh", *map(slow, ("softplus", "mish", "selu", "hard_swish"))])
 def test_no_mixture_of_norms_is_evaluated_one_by_one(name, bias, monkeypatch):
     network, X = nsd.DEQ(name, 0.07, 3.0, bias), decades(250)
     nsd.clear_caches()
@@ -467,7 +472,7 @@ def test_equal_and_nearly_equal_long_rows_keep_their_digits(name):
         for which, kernels in points.entries(one, one, lack):
             found[which] = kernels["ntk"]
         fall = (1.0 - found / K[0, 0]) / lack.sqrt()
-        np.testing.assert_allclose(fall, fall[-1], rtol=2e-3)
+        np.testing.assert_allclose(fall, fall[-1], rtol=2e-3)  # 1 - K / K(0) is 1e-11 at the least, with 15 digits
 
 
 def test_single_precision_keeps_its_digits_at_all_norms():

@@ -41,11 +41,11 @@ class Shape(NamedTuple):
 
 
 SHAPES: dict[str, dict[torch.dtype, Shape]] = {
-    "thick": {torch.float64: Shape(128, 32, 4, 16, True), torch.float32: Shape(64, 64, 8, 2)},
-    "thin": {torch.float64: Shape(64, 32, 4, 2), torch.float32: Shape(64, 64, 8, 2)},  # few ranks for each order
     "scalar": {torch.float64: Shape(32, 32, 4, 1), torch.float32: Shape(64, 64, 8, 1)},  # without norms
-    # beside intervals of angles, where larger tiles would not fit into registers
+    "thick": {torch.float64: Shape(128, 32, 4, 16, True), torch.float32: Shape(64, 64, 8, 2)},
+    # beside intervals of angles, where larger tiles would not fit into registers, and for few ranks of each order there
     "capped": {torch.float64: Shape(64, 32, 4, 16, True), torch.float32: Shape(64, 64, 8, 2)},
+    "thin": {torch.float64: Shape(64, 32, 4, 2), torch.float32: Shape(64, 64, 8, 2)},
 }
 THIN = 2.0  # tensor cores add 16 ranks for each order, which is too many where this is so many times what there is
 ENTRIES = 64  # single entries of a program
@@ -252,9 +252,9 @@ def _kind(table: Table, ranks: Sequence[int], capped: bool) -> str:
     """The kind of shape that serves so many ranks of each order."""
     if table.one_function:
         return "scalar"
-    if sum(-(-rank // 16) for rank in ranks) * 16 > THIN * sum(ranks):
-        return "thin"
-    return "capped" if capped else "thick"
+    if not capped:
+        return "thick"
+    return "thin" if sum(-(-rank // 16) for rank in ranks) * 16 > THIN * sum(ranks) else "capped"
 
 
 # ---- launches --------------------------------------------------------------------------------------------
