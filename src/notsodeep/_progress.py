@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 _T = TypeVar("_T")
 _PATIENCE = 2.0  # seconds
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def track(
@@ -41,6 +45,45 @@ def track(
             bar.stop()
 
 
+@contextlib.contextmanager
+def silent(really: bool = True) -> Iterator[None]:
+    """Show no waiting inside, where somebody has asked for silence or another bar is shown."""
+    before = _silent.set(really or _silent.get())
+    try:
+        yield
+    finally:
+        _silent.reset(before)
+
+
+@contextlib.contextmanager
+def waiting(description: str) -> Iterator[None]:
+    """Show after two seconds that work of unknown length goes on, where :func:`track` would show a bar."""
+    console = None if _silent.get() else Console(stderr=True)
+    if console is None or not (console.is_terminal or console.is_jupyter):
+        yield
+        return
+    bar, lock, over = _bar(console, TimeElapsedColumn()), threading.Lock(), False
+
+    def show() -> None:
+        with lock:
+            if not over:
+                bar.start()
+                bar.add_task(description, total=None)
+
+    timer = threading.Timer(_PATIENCE, show)
+    timer.daemon = True
+    timer.start()
+    try:
+        with silent():  # one is enough
+            yield
+    finally:
+        timer.cancel()
+        with lock:
+            over = True
+            if bar.tasks:
+                bar.stop()
+
+
 class _NotebookBar(Progress):
     """A bar that a notebook redraws in place; a started Progress needs ipywidgets for that."""
 
@@ -63,12 +106,11 @@ class _NotebookBar(Progress):
         self._handle.update({"text/plain": ""}, raw=True)
 
 
-def _bar(console: Console) -> Progress:
+def _bar(console: Console, *columns: Any) -> Progress:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(),
+        *(columns or (TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())),
     )
     kind = _NotebookBar if console.is_jupyter else Progress
     return kind(*columns, console=console, transient=True)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .._chebyshev import needed, nodes, series_sum, to_coefficients
+from .._progress import waiting
 from ..activations import Activation
 from ..activations.forms import wave_means
 from ..activations.panels import legendre
@@ -100,7 +101,8 @@ class Cap:
                 self._levels[number] = None  # closer to the kinks it is no easier
             if number not in self._levels:
                 try:
-                    self._levels[number] = self._build(*self.interval(number))
+                    with waiting("series of nearly parallel points"):
+                        self._levels[number] = self._build(*self.interval(number))
                 except Unresolved:
                     self._levels[number] = None
             return self._levels[number]

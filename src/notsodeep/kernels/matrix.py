@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._arguments import checked, flag, isolation
 from .._arrays import as_rows, check_range, check_target, like, same_columns, squared_norms
-from .._progress import track
+from .._progress import silent, track
 from ..errors import InvalidInputError
 from ..networks import KERNELS, Convolutional, Kernel, Network
 from .convolution import convolutional_diagonal, fill_convolutional
@@ -348,10 +348,12 @@ def _fill(
         if network.image is not None:
             fill_convolutional(network, x, y, target, progress)
         else:
-            parts = Points(spec, x, y).parts(ready, target)
-            bar = progress if len(parts) == 1 else False
-            for part in track(parts, len(parts), "kernel", progress) if len(parts) > 1 else parts:
-                part.fill(functools.partial(_fill_dense, progress=bar, ready=ready))
+            with silent(progress is False):
+                parts = Points(spec, x, y).parts(ready, target)
+            several, bar = len(parts) > 1, False if len(parts) > 1 else progress
+            for part in track(parts, len(parts), "kernel", progress) if several else parts:
+                with silent(several or progress is False):
+                    part.fill(functools.partial(_fill_dense, progress=bar, ready=ready))
         for kernel, values in target.items():
             check_range(values, kernel, network)
     return target

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .._caches import cached
 from .._chebyshev import needed, nodes, polynomials, series_sum, to_coefficients
+from .._progress import waiting
 from ..activations import Activation
 from ..errors import ConvergenceError, NotSoDeepError, log
 from ..gaussian import hermite_coefficients
@@ -144,7 +145,7 @@ def build_table(
     # the CK exists where tangent kernels diverge, and for functions that jump
     for kernels in (KERNELS, KERNELS[:1]):
         try:
-            with one_thread():
+            with one_thread(), waiting("tables of a kernel"):
                 spec = KernelSpec(network, check_kernels(network, kernels), rates)
                 table = _build(spec, scales, dtype, patience, most)
                 grid = None if table is None else tuple(table.coefficients[kernels[0]].shape)

@@ -21,7 +21,7 @@ from torch import Tensor
 from .._arrays import squared_norms
 from .._caches import cached
 from .._chebyshev import Workspace, power_sum, series_sum
-from .._progress import track
+from .._progress import track, waiting
 from ..networks import Kernel, Network
 from ._limits import LIMITS
 from .caps import Cap, ClosePairs
@@ -575,7 +575,9 @@ class Points:
         for mask, kernels_of in ((alone & ~close, self._by_covariance), (close, self._by_angle)):
             which = mask.nonzero().squeeze(1)
             if len(which):
-                yield which, kernels_of(i[which], j[which], lack[which])
+                with waiting("entries one by one"):
+                    found = kernels_of(i[which], j[which], lack[which])
+                yield which, found
 
     def _of_equal(self, squares: Tensor) -> Mapping[Any, Tensor]:
         return {name: own.to(squares.device) for name, own in self.spec.diagonals(squares.cpu()).items()}
@@ -609,7 +611,7 @@ class Points:
             levels = {kernel: table.level(kernel, torch.float64, *ends) for kernel in names}
             found = {k: self._sum(level, k, i, j, level.from_end(sign, angle)) for k, level in levels.items()}
             yield torch.arange(len(angle), device=angle.device), found
-        elif self.capped and not (len(angle) <= LIMITS.few_pairs and self.spec.network.closed):
+        elif self.capped and len(angle) > (LIMITS.few_pairs if self.spec.network.closed else LIMITS.few_slow_pairs):
             with one_thread():
                 cap = self.cap(sign)
                 groups = list(cap.intervals(angle))
