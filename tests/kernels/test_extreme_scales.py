@@ -426,10 +426,16 @@ def test_tangent_kernels_of_nearly_equal_rows(norm, angle):
     assert slope == pytest.approx(norm**2 * float(inside), rel=0, abs=tolerance() * found["ntk"][0, 0])
 
 
-@pytest.mark.parametrize(("angle", "bias", "stretch"), [(1e-8, 0.0, 1.0), (1e-6, 1e4, 1.0), (1e-5, 0.0, 1.0 + 1e-5)])
-def test_a_deq_of_hard_tanh_at_nearly_equal_rows(angle, bias, stretch):
+@pytest.mark.parametrize(
+    ("angle", "bias", "stretch", "norm"),
+    [
+        *((1e-8, 0.0, 1.0, 2.0), (1e-6, 1e4, 1.0, 2.0), (1e-5, 0.0, 1.0 + 1e-5, 2.0)),
+        *((3e-8, 0.0, 1.0, 1e4), (1e-6, 0.0, 1.0, 1e4), (3e-5, 0.0, 1.0, 1e4), (1e-4, 0.0, 1.0, 300.0)),
+    ],
+)
+def test_a_deq_of_hard_tanh_at_nearly_equal_rows(angle, bias, stretch, norm):
     """At equilibrium, too: the layer in arbitrary precision, at the angle that solves the equation."""
-    X = turned(angle, 2.0)
+    X = turned(angle, norm)
     X[1] *= stretch
     found = nsd.ntk(D("hard_tanh", 0.1, 1.0, bias), X)
     with mp.workdps(30):
