@@ -14,6 +14,7 @@ sums over shifts, with the weights w_d of the averages in front of G and of 1 / 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import itertools
@@ -33,6 +34,7 @@ from ..errors import ConvergenceError, warn
 from ..networks import Convolutional, Kernel, is_tangent
 from ._limits import LIMITS
 from .fields import Both, EntryMaps, FieldMaps, field_maps
+from .pointwise import equilibrium_variance
 from .tiles import tiles_of
 
 
@@ -217,6 +219,10 @@ def _equilibrium_layers(window: Window, inner: Tensor) -> Levels:
     ((sigma_a2, sigma_b2, sigma_c2),), (phi,) = window.network.variances, window.network.activations
     source = sigma_b2 * inner + sigma_c2
     top = _rounded(source)
+    with contextlib.suppress(ConvergenceError):  # a field without borders has the variances of a vector
+        vectors: Any = window.network.dense
+        longest = inner.max().reshape(1).double().cpu() if inner.numel() else inner.new_zeros(0)
+        top = max(top, _rounded(equilibrium_variance(vectors, longest)))
     while True:
         maps = field_maps(phi, top)
 

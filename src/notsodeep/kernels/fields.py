@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .._caches import cached
 from .._chebyshev import clenshaw, needed, nodes, polynomials, series_sum, to_coefficients
+from .._progress import waiting
 from ..activations import Activation
 from ..activations.forms import ClosedForm, correlation
 from ..activations.panels import panel_nodes
@@ -158,7 +159,9 @@ def field_maps(phi: Activation, top: float) -> FieldMaps:
         for size, terms in ((32, 64), (48, 128), (64, 256)):
             rho = torch.sin(0.5 * math.pi * torch.from_numpy(nodes(terms)))
             across, along = (torch.tensor(to_coefficients(n)) for n in (terms, size))
-            c = torch.tensordot(across, along @ _slopes(phi, scale.nodes(size), rho) @ along.T, dims=1)
+            with waiting("tables of a layer"):
+                slopes = _slopes(phi, scale.nodes(size), rho)
+            c = torch.tensordot(across, along @ slopes @ along.T, dims=1)
             if max(float(c[-4:].abs().max()), float(c[:, -4:].abs().max())) < 1e-13 * float(c.abs().max()):
                 return TableMaps(phi, scale, 0.5 * (c + c.mT))
     return EntryMaps(phi)
