@@ -115,3 +115,22 @@ def test_convolutional_kernels_of_more_rows_than_a_band():
     exact = nsd.ntk(deq, X[few])
     assert torch.equal(found, found.T)
     assert float((found[few][:, few] - exact).abs().max()) < ulps(128, torch.float32) * float(exact.max())
+
+
+@pytest.mark.parametrize("bias", [0.0, 3.0])
+@pytest.mark.parametrize("name", ["arctan", "elu", "hard_tanh"])
+def test_norms_over_eight_decades(name, bias):
+    X = points(400, 20, 2)
+    X *= (10.0 ** torch.linspace(-4, 4, 400, dtype=torch.float64)[torch.randperm(400)] / X.norm(dim=1))[:, None]
+    X[7] = X[8]
+    network = nsd.DEQ(name, 0.1, 3.0, bias)
+    own = {kind: torch.from_numpy(np.diagonal(K).copy()) for kind, K in nsd.kernels_of(network, X.numpy()).items()}
+    for rows, columns in ((slice(None), slice(None)), (slice(0, 250), slice(200, 400))):
+        Y = () if rows == columns else (X[columns],)
+        exact, found = (
+            nsd.kernels_of(network, X[rows], *Y),
+            nsd.kernels_of(network, X[rows].cuda(), *(y.cuda() for y in Y)),
+        )
+        for kind, K in found.items():
+            size = (own[kind][rows, None] * own[kind][columns]).sqrt()
+            assert float(((K.cpu() - exact[kind]) / size).abs().max()) < tolerance(), kind
