@@ -401,3 +401,15 @@ def test_what_is_no_image_is_refused():
         nsd.match_one_layer(deq)
     with pytest.raises(InvalidInputError):
         nsd.coefficients(deq)
+
+
+def test_high_polynomials_keep_the_digits_of_faint_images():
+    """E[phi'^2] differs by thirty orders between the images: no table serves both, which one did to 1e-3."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((5, 24)) * np.array([0.2, 0.5, 1.0, 2.0, 3.0])[:, None]
+    network = nsd.ConvDEQ(
+        nsd.activations.Hermite(tuple(rng.standard_normal(30) / 30)), 0.0, 0.7, image=(2, 4, 3), filter=1
+    )
+    K = nsd.ck(network, X)
+    for i in range(5):
+        np.testing.assert_allclose(nsd.ck(network, X, X[i : i + 1])[i], K[i, i], rtol=tolerance())

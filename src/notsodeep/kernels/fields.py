@@ -154,7 +154,7 @@ def field_maps(phi: Activation, top: float) -> FieldMaps:
     form = phi.closed_form()
     if form is not None:
         return FieldMaps(form)
-    if set(phi.kinks) <= {0.0} and phi.continuous:
+    if set(phi.kinks) <= {0.0} and phi.continuous and _even(phi, top):
         scale = NormScale(0.0, top)
         for size, terms in ((32, 64), (48, 128), (64, 256)):
             rho = torch.sin(0.5 * math.pi * torch.from_numpy(nodes(terms)))
@@ -165,6 +165,12 @@ def field_maps(phi: Activation, top: float) -> FieldMaps:
             if max(float(c[-4:].abs().max()), float(c[:, -4:].abs().max())) < 1e-13 * float(c.abs().max()):
                 return TableMaps(phi, scale, 0.5 * (c + c.mT))
     return EntryMaps(phi)
+
+
+def _even(phi: Activation, top: float) -> bool:
+    """Whether the digits of one scale are not lost beside another: slopes of high polynomials differ by many orders."""
+    own = mean_square(phi, "slope", NormScale(0.0, top).nodes(32) ** 2)
+    return float(own.min()) > LIMITS.even_slopes * float(own.max())
 
 
 def _slopes(phi: Activation, tau: Tensor, rho: Tensor) -> Tensor:
