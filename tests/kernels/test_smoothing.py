@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ import torch
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
+from notsodeep.kernels import tiles
+from notsodeep.kernels._limits import LIMITS
 from notsodeep.kernels.expectations import Layer
 from notsodeep.kernels.linear import piece_means
 from notsodeep.kernels.pointwise import KernelSpec
@@ -107,10 +111,16 @@ def rows_with_near_duplicates() -> np.ndarray:
     return X
 
 
+def only_series(monkeypatch) -> None:
+    """Let nothing be evaluated entry by entry, few pairs neither."""
+    monkeypatch.setattr(tiles, "LIMITS", dataclasses.replace(LIMITS, few_slow_pairs=0))
+    monkeypatch.setattr(KernelSpec, "pairwise", None)
+
+
 @pytest.mark.parametrize(("name", "sigma_b2"), [("mish", 3.0), ("erf", 1e6), ("elu", 300.0), ("sin", 0.1)])
 def test_near_duplicates_need_no_integrals_entry_by_entry(name, sigma_b2, monkeypatch):
     network, X = nsd.DEQ(name, 0.1, sigma_b2), rows_with_near_duplicates()
-    monkeypatch.setattr(KernelSpec, "pairwise", None)
+    only_series(monkeypatch)
     K = nsd.ntk(network, X, check=False)
     monkeypatch.undo()
     i, j = np.arange(20, 55, 5), np.arange(75, 110, 5)
@@ -137,7 +147,7 @@ def test_nearly_parallel_long_rows_of_an_own_function_by_a_product_rule(monkeypa
     eta, weta = normal(np.linspace(-9.5, 9.5, 40))
     phi, slope = (lambda t: np.sqrt(1.0 + t * t) - 1.0), (lambda t: t / np.sqrt(1.0 + t * t))
     X = 1e4 * rows_with_near_duplicates() / 20**0.5
-    monkeypatch.setattr(KernelSpec, "pairwise", None)
+    only_series(monkeypatch)
     K = nsd.ntk(nsd.DEQ(lambda t: torch.sqrt(1.0 + t * t) - 1.0, 0.1, 1.0), X)
     for i in (0, 8, 20, 30):
         (xx, yy), off, apart = (X[k] @ X[k] for k in (i, i + 55)), X[i] + X[i + 55], X[i] - X[i + 55]

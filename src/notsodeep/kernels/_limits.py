@@ -36,7 +36,9 @@ class Limits:
     terms_at_once: int = 1 << 23  # terms of the series of pairs held at once: 64 megabytes
     few_pairs: int = 16  # nearly parallel pairs that closed forms serve sooner than series
     few_slow_pairs: int = 64  # those that integrals serve sooner
-    even_slopes: float = 1e-3  # E[phi'^2] of the faintest positions of images, beside the largest, that a table may have
+    even_slopes: float = (
+        1e-3  # E[phi'^2] of the faintest positions of images, beside the largest, that a table may have
+    )
     field_entries: int = 1 << 17  # positions times pairs of images solved together: their fields fit a core's cache
     file_block: int = 1 << 22  # positions of pairs computed before a file is written: about a second
     open_entries: int = 1 << 18  # entries that wait until they are evaluated one by one

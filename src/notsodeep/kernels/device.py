@@ -23,7 +23,7 @@ from ..errors import NotSoDeepError, log, warn
 from ..networks import Kernel
 from ._limits import LIMITS
 from .table import Level, Table, copied, on_device
-from .tabulate import one_thread
+from .threads import one_thread
 from .tiles import Points, angle_of, fill_blocks, products, tiles_of
 
 N = TypeVar("N", int, float)

@@ -21,13 +21,14 @@ from .._arrays import as_rows, check_range, check_target, like, same_columns, sq
 from .._progress import silent, track
 from ..errors import InvalidInputError
 from ..networks import KERNELS, Convolutional, Kernel, Network
+from .bands import Given, lift_of, lifted, norm_range, tables_of
 from .convolution import convolutional_diagonal, fill_convolutional
 from .files import fill_files, is_path
 from .gradients import differentiable
 from .pointwise import KernelSpec
 from .slopes import Slopes, slopes_of
 from .table import Table
-from .tiles import Given, Points, fill_tiles, lift_of, lifted, norm_range, tables_of
+from .tiles import Points, fill_tiles
 
 
 def ck(

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from .._chebyshev import Workspace
 from ._limits import LIMITS
+from .bands import Given
 from .pointwise import KernelSpec
 from .table import NormScale
-from .tiles import Ends, Given, Panel, Points, fill_tiles
+from .tiles import Ends, Panel, Points, fill_tiles
 
 _NAMES = "value", "inner", "square"
 

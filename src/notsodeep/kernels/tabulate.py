@@ -40,6 +40,7 @@ from .table import (
     product_root,
     rough_correlations,
 )
+from .threads import one_thread
 
 
 def angle_caps(network: Network, scales: Scales) -> tuple[float, ...]:
@@ -82,31 +83,6 @@ def table_for(
         if patient and slow and octave >= LIMITS.many_pairs:  # integrals of entries, far fewer than pairs
             table, _ = build_table(*key, octave)
     return table if table is not None and table.has(spec.names) else None
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with this thread alone: of thousands of small operations, more would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    if threads > 1:
-        stay_alone(threads)
-    try:
-        yield
-    finally:
-        if threads > 1:
-            torch.set_num_threads(threads)
-
-
-def stay_alone(threads: int) -> None:
-    """Let this thread compute alone, and others with so many threads as before.
-
-    The number belongs to a thread, but a thread that torch has not seen begins with what any other has set last. So one
-    more thread sets it back at once.
-    """
-    torch.set_num_threads(1)
-    other = threading.Thread(target=torch.set_num_threads, args=(threads,))
-    other.start()
-    other.join()
 
 
 def rounded_range(network: Network, low: float, high: float, equal: float = 1e-14) -> NormScale:

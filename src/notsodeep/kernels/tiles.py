@@ -10,24 +10,24 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._arrays import squared_norms
-from .._caches import cached
 from .._chebyshev import Workspace, power_sum, series_sum
 from .._progress import track, waiting
-from ..networks import Kernel, Network
+from ..networks import Kernel
 from ._limits import LIMITS
+from .bands import Given, Lift, Part, bands, lift_of, lifted, norm_range, within
 from .caps import Cap, ClosePairs
 from .pointwise import KernelSpec
 from .table import Level, NormScale, Scales, Table, on_device
-from .tabulate import Unresolved, one_thread, rounded_range, stay_alone, table_for
+from .tabulate import Unresolved, rounded_range, table_for
+from .threads import one_thread, stay_alone
 
 # ---- tiles -----------------------------------------------------------------------------------------------
 
@@ -136,71 +136,11 @@ class _Filler:
 # ---- the rows and their entries --------------------------------------------------------------------------
 
 
-def norm_range(*squares: Tensor) -> tuple[float, float]:
-    """The range of the norms that are not so short beside the longest that they are evaluated one by one."""
-    every = torch.cat(squares).sqrt()
-    high = float(every.max())
-    return float(every[every >= LIMITS.short_row * high].min()), high
-
-
-def bands(norms: Tensor) -> list[tuple[float, float]]:
-    """Ranges that cover these norms, none of them so wide that its table would be large.
-
-    They are parted at gaps, and otherwise into equal ratios; near zero, kernels hardly vary with the norm.
-    """
-    norms = norms.sort().values
-    logs, widest = (norms / LIMITS.norm_bend).clamp_min(1.0).log2(), math.log2(LIMITS.widest_band)
-    span = float(logs[-1] - logs[0])
-    if span <= widest:
-        return [(float(norms[0]), float(norms[-1]))]
-    gaps = torch.diff(logs)
-    cut = int(gaps.argmax()) + 1
-    if float(gaps.max()) < LIMITS.band_gap:
-        cut = int(torch.searchsorted(logs, float(logs[0]) + span / math.ceil(span / widest), right=True))
-    return [each for part in (norms[:cut], norms[cut:]) for each in bands(part)]
-
-
-def tables_of(spec: KernelSpec, low: float, high: float) -> dict[Scales, Table]:
-    """The tables for any norms of a range, as far as there are some."""
-    low, network = max(low, LIMITS.short_row * high), spec.network
-    every = torch.logspace(math.log10(low), math.log10(high), 1000, dtype=torch.float64).clamp(low, high)
-    for ranges in ([(1.0, 1.0)] if network.homogeneous else [(low, high)], bands(every)):
-        scales = [rounded_range(network, *ends) for ends in ranges]
-        pairs = itertools.combinations_with_replacement(scales, 2)
-        found = {pair: table for pair in pairs if (table := table_for(spec, pair, math.inf)) is not None}
-        if found:
-            break
-    return found
-
-
-Lift = tuple[float, float]
-"""A factor b and a constant c: rows x stand for sqrt(b) x with one more column, sqrt(c)."""
-
-Given = tuple[Mapping[Scales, Table], Lift]
-"""Tables of ranges of norms, and how rows are lifted for them."""
-
 Group = tuple[Tensor, Tensor, NormScale | None]
 """The numbers of rows and of columns with norms of one range, or of those for which there is no table."""
 
 Ends = tuple[float, float] | None
 """The least and the largest cosine that a table is asked for, if it is."""
-
-
-def lift_of(network: Network, longest: float) -> Lift:
-    """Return how rows, of squared norms up to ``longest``, are lifted for a network with sigma_b2 = 1 and no bias.
-
-    It is quicker: DEQs that differ in these variances share a table, a homogeneous network without a bias has a
-    function of the angle alone, others are smooth in the norms at a fixed angle, and with the constant no row is near
-    zero.
-    """
-    b, c = network.drives
-    return (b, c) if max(c / LIMITS.long_bias, 1e-30) <= b * longest <= 1e30 else (1.0, 0.0)
-
-
-@cached(256)
-def lifted(spec: KernelSpec, lift: Lift) -> KernelSpec:
-    """Return the kernels as functions of lifted rows."""
-    return spec if lift == (1.0, 0.0) else replace(spec, network=spec.network.varied(None, 1.0, 0.0))
 
 
 class Panel(NamedTuple):
@@ -215,42 +155,6 @@ class Panel(NamedTuple):
         """Twice the variable of the series; in the workspace."""
         x2 = torch.sub(angle, 0.5 * (self.start + self.end), out=workspace("x2", angle))
         return x2.mul_(4.0 / (self.end - self.start)).clamp_(-2.0, 2.0)
-
-
-def _within(norms: Tensor, scales: Sequence[NormScale]) -> Tensor:
-    """The number of the first range that holds a norm, -1 where none does."""
-    found = torch.full_like(norms, -1, dtype=torch.long)
-    for number, scale in reversed(list(enumerate(scales))):
-        found[(norms >= scale.low * (1.0 - 1e-13)) & (norms <= scale.high * (1.0 + 1e-13))] = number
-    return found
-
-
-class Part(NamedTuple):
-    """All points with the matrices of their kernels, or a block of some rows and columns."""
-
-    points: Points
-    target: Mapping[Any, Tensor]
-    rows: Tensor | None = None
-    columns: Tensor | None = None
-    scales: tuple[NormScale | None, NormScale | None] = (None, None)
-    table: Table | None = None
-
-    def fill(self, work: Callable[[Points, Mapping[Any, Tensor]], None]) -> None:
-        """Let matrices be filled, and copy those of a block to their place."""
-        points, i, j = self.points, self.rows, self.columns
-        if i is None or j is None:
-            work(points, self.target)
-            return
-        mirrored = points.symmetric and i is not j
-        y = None if points.symmetric and not mirrored else points.y[j]
-        block = type(points)(points.spec, points.x[i], y, points.lift)
-        block.scales, block.shared = self.scales, self.table
-        found = {name: values.new_empty(block.shape) for name, values in self.target.items()}
-        work(block, found)
-        for name, values in found.items():
-            self.target[name][i[:, None], j] = values
-            if mirrored:
-                self.target[name][j[:, None], i] = values.T
 
 
 class Points:
@@ -339,14 +243,14 @@ class Points:
             return self._whole(None)
         known = [scale for scale in known if scale.width <= math.log(2.0 * LIMITS.widest_band)]
         short = norms < LIMITS.short_row * high
-        if not bool((short | _within(norms, known).ge(0)).all()):
+        if not bool((short | within(norms, known).ge(0)).all()):
             ranges = bands(norms[~short])
             self.shared = self._wide(ready) if len(ranges) > 1 else None
             parted = [self._tabulated(ready, norms[~short], *ends) for ends in ranges]
             known = [scale for scales in parted for scale in scales]
         if len(known) == 1 and not bool(short.any()):
             return self._whole(known[0])
-        numbers = torch.where(short, -1, _within(norms, known)).split([len(side) for side in sides])
+        numbers = torch.where(short, -1, within(norms, known)).split([len(side) for side in sides])
         found, none = list[Group](), numbers[0][:0]
         for number in (*range(len(known)), -1):
             members = [(of == number).nonzero().squeeze(1) for of in numbers]
