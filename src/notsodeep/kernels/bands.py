@@ -54,11 +54,12 @@ def bands(norms: Tensor) -> list[tuple[float, float]]:
 
     They are parted at gaps, and otherwise into equal ratios; near zero, kernels hardly vary with the norm.
     """
-    norms = norms.sort().values
-    logs, widest = (norms / LIMITS.norm_bend).clamp_min(1.0).log2(), math.log2(LIMITS.widest_band)
-    span = float(logs[-1] - logs[0])
+    low, high = torch.stack(torch.aminmax(norms)).tolist()
+    span, widest = math.log2(max(high, LIMITS.norm_bend) / max(low, LIMITS.norm_bend)), math.log2(LIMITS.widest_band)
     if span <= widest:
-        return [(float(norms[0]), float(norms[-1]))]
+        return [(low, high)]
+    norms = norms.sort().values
+    logs = norms.clamp_min(LIMITS.norm_bend).log2()
     gaps = torch.diff(logs)
     cut = int(gaps.argmax()) + 1
     if float(gaps.max()) < LIMITS.band_gap:

@@ -241,6 +241,10 @@ class Points:
                 return self._whole(scale)
         if high == 0.0 or self.pairs <= self.direct:
             return self._whole(None)
+        if not known and least >= LIMITS.short_row * high and len(ranges := bands(norms)) == 1:
+            (scale, *others) = self._tabulated(ready, norms, *ranges[0])
+            if not others:
+                return self._whole(scale)
         known = [scale for scale in known if scale.width <= math.log(2.0 * LIMITS.widest_band)]
         short = norms < LIMITS.short_row * high
         if not bool((short | within(norms, known).ge(0)).all()):
@@ -260,8 +264,7 @@ class Points:
         return found
 
     def _whole(self, scale: NormScale | None) -> list[Group]:
-        rows = torch.arange(len(self.sx), device=self.sx.device)
-        return [(rows, rows if self.symmetric else torch.arange(len(self.sy), device=rows.device), scale)]
+        return [(self.sx[:0], self.sy[:0], scale)]  # nobody asks which these are
 
     def norm_scale(self, low: float, high: float) -> NormScale:
         """The range of norms for which a table is built."""
@@ -466,7 +469,8 @@ class Points:
         alone = torch.full_like(i, self.table is None, dtype=torch.bool)
         if self.table is not None:
             equal = (lack == 0.0) & ~torch.signbit(lack) & (self.sx[i] == self.sy[j])
-            yield equal.nonzero().squeeze(1), self._of_equal(self.sx[i[equal]])
+            if bool(equal.any()):
+                yield equal.nonzero().squeeze(1), self._of_equal(self.sx[i[equal]])
             for sign in (1, -1):
                 which = (~equal & ~alone & (torch.signbit(lack) == (sign < 0))).nonzero().squeeze(1)
                 if not len(which):
