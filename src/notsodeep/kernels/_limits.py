@@ -34,7 +34,7 @@ class Limits:
     points_of_a_pair: float = 400.0  # points of a grid of several layers that cost as much as one pair
     pairs_at_once: int = 1 << 14  # pairs evaluated entry by entry at once: they share what is known of their norms
     terms_at_once: int = 1 << 23  # terms of the series of pairs held at once: 64 megabytes
-    few_pairs: int = 16  # nearly parallel pairs that closed forms serve sooner than series
+    few_pairs: int = 256  # nearly parallel pairs that closed forms serve sooner than series
     few_slow_pairs: int = 64  # those that integrals serve sooner
     even_slopes: float = (
         1e-3  # E[phi'^2] of the faintest positions of images, beside the largest, that a table may have

@@ -229,6 +229,14 @@ class Points:
         parts = [norms[side] for side in sides if bool(side.any())]
         return [each for part in parts for each in self._tabulated(ready, part, float(part.min()), float(part.max()))]
 
+    def _ranges(self, ready: Given, norms: Tensor) -> list[NormScale]:
+        """The ranges of norms of the tables that serve these."""
+        if len(self.spec.network.activations) > 1 and self.pairs < LIMITS.pairs_of_a_grid:  # one attempt is enough
+            return [self.norm_scale(float(norms.min()), float(norms.max()))]
+        ranges = bands(norms)
+        self.shared = self._wide(ready) if len(ranges) > 1 else None
+        return [scale for ends in ranges for scale in self._tabulated(ready, norms, *ends)]
+
     def _groups(self, ready: Given) -> list[Group]:
         """The rows and columns by their norms, in groups that share a table."""
         sides = self.sx.sqrt(), self.sy.sqrt()
@@ -241,27 +249,22 @@ class Points:
                 return self._whole(scale)
         if high == 0.0 or self.pairs <= self.direct:
             return self._whole(None)
-        if not known and least >= LIMITS.short_row * high and len(ranges := bands(norms)) == 1:
-            (scale, *others) = self._tabulated(ready, norms, *ranges[0])
-            if not others:
-                return self._whole(scale)
         known = [scale for scale in known if scale.width <= math.log(2.0 * LIMITS.widest_band)]
-        short = norms < LIMITS.short_row * high
-        if not bool((short | within(norms, known).ge(0)).all()):
-            ranges = bands(norms[~short])
-            self.shared = self._wide(ready) if len(ranges) > 1 else None
-            parted = [self._tabulated(ready, norms[~short], *ends) for ends in ranges]
-            known = [scale for scales in parted for scale in scales]
-        if len(known) == 1 and not bool(short.any()):
+        short = None if least >= LIMITS.short_row * high else norms < LIMITS.short_row * high
+        usual = norms if short is None else norms[~short]
+        if not bool(within(usual, known).ge(0).all()):
+            known = self._ranges(ready, usual)
+        if len(known) == 1 and short is None:
             return self._whole(known[0])
-        numbers = torch.where(short, -1, within(norms, known)).split([len(side) for side in sides])
-        found, none = list[Group](), numbers[0][:0]
+        found = within(norms, known)
+        numbers = (found if short is None else found.masked_fill_(short, -1)).split([len(side) for side in sides])
+        groups, none = list[Group](), numbers[0][:0]
         for number in (*range(len(known)), -1):
             members = [(of == number).nonzero().squeeze(1) for of in numbers]
             halves = [m.split(max(LIMITS.block_rows, -(-len(s) // 2))) for m, s in zip(members, sides, strict=True)]
             for rows, columns in itertools.zip_longest(*halves, fillvalue=none):
-                found.append((rows, rows if self.symmetric else columns, None if number < 0 else known[number]))
-        return found
+                groups.append((rows, rows if self.symmetric else columns, None if number < 0 else known[number]))
+        return groups
 
     def _whole(self, scale: NormScale | None) -> list[Group]:
         return [(self.sx[:0], self.sy[:0], scale)]  # nobody asks which these are
