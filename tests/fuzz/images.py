@@ -7,7 +7,7 @@ positions of two images, writes windows and boxes out, and knows nothing of shif
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,9 +120,21 @@ class _Pair:
         """E[phi(u)^2] at each position."""
         return np.array([expected(phi, (float(q),) * 3) for q in field.ravel()]).reshape(field.shape)
 
+    def sizes(self, phi: Any, own: list[Array]) -> Array:
+        """What bounds an expectation at each pair of positions: of these sizes are the terms that averages add up."""
+        roots = [np.sqrt(self.variances(phi, one)) for one in own]
+        return np.einsum("ab,cd->abcd", *roots)
 
-Level = tuple[float, Array, Array, Array, Array]
-"""A layer: sigma_a2, what drives it, its covariances, expectations and slopes."""
+
+class Level(NamedTuple):
+    """A layer at pairs of positions."""
+
+    a: float
+    source: Array
+    at: Array
+    value: Array
+    slope: Array
+    sizes: Array
 
 
 def _layers(pair: _Pair) -> list[Level]:
@@ -134,7 +146,7 @@ def _layers(pair: _Pair) -> list[Level]:
         source = b * pair.both + c
         at = a * _window(value, pair.size) + source
         value = pair.expected(phi, at, own)
-        levels.append((a, source, at, value, pair.expected(phi, at, own, slopes=True)))
+        levels.append(Level(a, source, at, value, pair.expected(phi, at, own, slopes=True), pair.sizes(phi, own)))
         own = [pair.variances(phi, one) for one in own]
     return levels
 
@@ -164,7 +176,7 @@ def _equilibrium(pair: _Pair) -> list[Level] | None:
         if ends or step < 3:
             slope = pair.expected(phi, at, own, slopes=True)
         if ends:
-            return [(a, source, at, value, slope)]
+            return [Level(a, source, at, value, slope, pair.sizes(phi, own))]
         at = at + _linear(pair, gap, a, slope)
     return None
 
@@ -185,20 +197,25 @@ def _linear(pair: _Pair, source: Array, a: float, slope: Array) -> Array:
 
 
 def plain(network: Any, x: Array, y: Array) -> dict[str, float] | None:
-    """The kernels of one pair of images, from all pairs of their positions; ``None`` where an iteration goes on."""
+    """The kernels of one pair of images, from all pairs of their positions; ``None`` where an iteration goes on.
+
+    Averages of pixels of both signs cancel: "terms" is the sum of the sizes of what they add up.
+    """
     pair = _Pair(network, x, y)
     levels = _equilibrium(pair) if network.implicit else _layers(pair)
     if levels is None:
         return None
     above = network.gain * pair.weights
-    ck = ntk = frozen = float((above * levels[-1][3]).sum())
-    for a, source, at, _, slope in reversed(levels):
+    ck = ntk = frozen = float((above * levels[-1].value).sum())
+    terms = float((above * levels[-1].sizes).sum())
+    for level in reversed(levels):
         if network.implicit:
-            above = _linear(pair, above, a, slope)
-        effect = slope * above
-        ntk, frozen = ntk + float((effect * at).sum()), frozen + float((effect * (at - source)).sum())
-        above = a * _window(effect, pair.size)
-    return {"ck": ck, "ntk": ntk, "ntk_frozen": frozen}
+            above = _linear(pair, above, level.a, level.slope)
+        effect = level.slope * above
+        ntk += float((effect * level.at).sum())
+        frozen += float((effect * (level.at - level.source)).sum())
+        above = level.a * _window(effect, pair.size)
+    return {"ck": ck, "ntk": ntk, "ntk_frozen": frozen, "terms": terms}
 
 
 def is_plain(network: Any, X: Array) -> bool:
