@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.base import clone
 
 import notsodeep as nsd
 from helpers import tolerance, ulps
@@ -175,6 +176,38 @@ def test_variances_that_require_gradients_survive():
     assert deq.variances == (0.2, 0.8, 0.0)
     assert deq.limit == 0.25
     assert pickle.loads(pickle.dumps(deq)) == deq
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_copies_have_variances_of_their_own(again):
+    leaf = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
+    x = torch.eye(3, dtype=torch.float64)
+    deq = nsd.DEQ("relu", leaf)
+    (expected,) = torch.autograd.grad(nsd.ck(deq, x).sum(), leaf)
+    with torch.no_grad():
+        copied, same = again((deq, leaf))
+    assert copied == nsd.DEQ("relu", 0.2)
+    assert copied.sigma_a2 is same  # as in a module that holds both
+    assert copied.sigma_a2 is not leaf
+    (found,) = torch.autograd.grad(nsd.ck(copied, x).sum(), same)  # sigma_b2 is still 1 - sigma_a2
+    assert found == expected
+    assert again(nsd.DEQ("relu", 0.2, leaf)).sigma_b2.is_leaf
+    with torch.no_grad():
+        unfollowed = nsd.DEQ("relu", leaf)
+    assert type(again(unfollowed).sigma_b2) is float
+
+
+def test_variances_computed_from_others_are_not_copied():
+    raw = torch.tensor(-1.0, dtype=torch.float64, requires_grad=True)
+    deq = nsd.DEQ("relu", 0.2, raw.exp())
+    for held in (deq, nsd.DEQRegressor(network=deq), nsd.DEQFeatures(network=deq), nsd.DEQKernel(network=deq)):
+        with pytest.raises(InvalidInputError, match=r"sigma_b2 of DEQ.* is computed from other tensors"):
+            clone(held, safe=False)
+    assert copy.deepcopy(deq.detached()) == deq
+    for estimator in (nsd.DEQClassifier, nsd.DEQGaussianProcess, nsd.DEQFeatures):
+        with pytest.raises(InvalidInputError, match="sigma_a2 is a tensor computed from others"):
+            clone(estimator(sigma_a2=raw.exp()))
+        assert clone(estimator(sigma_a2=raw)).sigma_a2 == raw
 
 
 def test_variances_without_gradients_become_numbers():

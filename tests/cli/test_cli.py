@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import json
 import os
 import pty
@@ -169,6 +170,22 @@ def test_only_a_closed_output_is_a_reason_to_fail(closed):
     else:
         assert (done.returncode, done.stderr) == (0, "")
         assert "class Twin" in done.stdout
+
+
+@pytest.mark.parametrize("line", [["--help"], ["--version"], [], ["match", "--help"], ["match", "linear", "--json"]])
+@pytest.mark.parametrize(("to", "why"), [(None, "standard output is closed"), ("/dev/full", "No space left")])
+def test_nothing_is_done_where_nothing_can_be_shown(line, to, why):
+    with contextlib.ExitStack() as stack:
+        told = stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        full = None if to is None else open(to, "w", buffering=1)  # noqa: SIM115 - closing it fails
+        stack.enter_context(contextlib.redirect_stdout(full))
+        with pytest.raises(SystemExit) as end:
+            app(line, prog_name="notsodeep")
+    if full is not None:
+        with contextlib.suppress(OSError):
+            full.close()
+    assert end.value.code == 1
+    assert why in " ".join(told.getvalue().split())
 
 
 # ---- match -----------------------------------------------------------------------------------------------

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +132,41 @@ def run_line(line: list[str], folder: Path) -> str:
     return "" if len(done.stderr.strip()) > 15 else f"refused without a word: {said!r}"
 
 
+def run_closed(line: list[str], folder: Path) -> str:
+    """Run it in this process with a closed standard output, where nothing can succeed; what was wrong, or nothing."""
+    told = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(None), contextlib.redirect_stderr(told):
+        try:
+            app(line, prog_name="notsodeep")
+        except SystemExit as end:
+            return _refusal(end.code, told.getvalue())
+    return "no exit code"
+
+
+def run_shell(line: list[str], folder: Path) -> str:
+    """The same in a process of its own, as a shell closes it."""
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "notsodeep", *line]
+    done = subprocess.run(shell, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+    return _refusal(done.returncode, done.stderr)
+
+
+def _refusal(code: Any, told: str) -> str:
+    told = " ".join(told.split())
+    return "" if code == 1 and "standard output is closed" in told else f"exit code {code} and {told[-300:]!r}"
+
+
 def one_line(rng: np.random.Generator) -> tuple[list[str], str]:
     """A drawn command line and what was wrong with it."""
     line = a_line(rng)
-    wrong = run_line(line, desk())
+    where = float(rng.random())  # its results go
+    if where < 0.1:
+        help = [["--help"], ["--version"], [line[0], "-h"]] if rng.random() < 0.2 else [line]
+        line = help[int(rng.integers(len(help)))]
+        wrong = run_closed(line, desk())
+    elif where < 0.105 and not any("\x00" in part for part in line):  # a process takes seconds
+        wrong = run_shell(line, desk())
+    else:
+        wrong = run_line(line, desk())
     for result in desk().glob("out.*"):
         if not wrong and line[0] == "kernel" and result.suffix == ".npy":
             wrong = "" if np.isfinite(np.load(result)).all() else "the kernel that was written is not finite"

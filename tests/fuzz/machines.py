@@ -1,19 +1,22 @@
-"""Random kernel machines."""
+"""Random kernel machines, and classifiers of many classes."""
 
 from __future__ import annotations
 
 import pickle
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 import torch
 from numpy.typing import NDArray
 
 import notsodeep as nsd
 from fuzz.arguments import JUNK
+from helpers import solved, tolerance, ulps
 from notsodeep.errors import NotSoDeepError
 from notsodeep.networks import KERNELS
 
@@ -126,3 +129,54 @@ def machine(rng: np.random.Generator) -> int:
     again = pickle.loads(pickle.dumps(model))
     assert np.array_equal(getattr(again, call)(X), found), f"differs after pickling: {model!r}"
     return len(X)
+
+
+def classes(rng: np.random.Generator) -> tuple[int, float]:
+    """A classifier of many classes, few rows of each, against the equations; how many rows, and seconds to fit."""
+    n, p = int(rng.choice([60, 200, 500])), int(rng.choice([2, 5, 20]))
+    X, count = rng.standard_normal((n, p)), int(rng.integers(n // 4, n + 1))
+    codes = np.concatenate([np.arange(count), rng.integers(0, count, n - count)])[rng.permutation(n)]
+    names = NAMES[int(rng.integers(len(NAMES)))](count)
+    deq, kernel = nsd.DEQ(str(rng.choice(["relu", "tanh", "erf"])), 0.15, 0.8, 0.1), str(rng.choice(["ck", "ntk"]))
+    ridge, intercept = float(10.0 ** rng.uniform(-3, 0)), bool(rng.random() < 0.7)
+    solver: Any = "auto" if rng.random() < 0.7 else nsd.solve.CG(tol=1e-9)
+    model = nsd.DEQClassifier(
+        network=deq, kernel=kernel, ridge=ridge, scale=None, fit_intercept=intercept, solver=solver
+    )
+    start = time.process_time()
+    model.fit(X, names[codes])
+    seconds = time.process_time() - start
+    label = f"{count} classes of {n} rows, {model!r}"
+    assert np.array_equal(model.classes_, np.unique(names)), label
+    fresh = rng.standard_normal((15, p))
+    outputs, shares, told = model.decision_function(fresh), model.predict_proba(fresh), model.predict(fresh)
+    assert outputs.shape == shares.shape == (len(fresh), count), f"{outputs.shape}, {shares.shape}: {label}"
+    assert np.abs(shares.sum(1) - 1.0).max() < ulps(8 * count), f"shares: {label}"
+    assert np.array_equal(told, model.classes_[outputs.argmax(1)]), f"not the largest output: {label}"
+    order = np.argsort(names)  # of the classes
+    signs = np.where(codes[:, None] == order, 1.0, -1.0)
+    wanted = _ridge_regression(deq, kernel, ridge, intercept, X, signs, fresh)
+    off = outputs - wanted
+    off -= off.mean(0) * intercept  # each class has a shift of its own, from the calibration
+    # the condition of the equations; conjugate gradients end at a residual of 1e-9
+    known = tolerance(amplified=10.0 * n / ridge) if solver == "auto" else solved(1e-9, 1.0 - ridge / n)
+    assert np.abs(off).max() <= known, f"the equations differ by {np.abs(off).max():.1e}, not {known:.1e}: {label}"
+    return n, seconds
+
+
+NAMES: tuple[Callable[[int], Array], ...] = (
+    np.arange,
+    lambda n: np.arange(n)[::-1] * 10**12 - 7,
+    lambda n: np.linspace(-1.0, 1.0, n).astype("U9"),
+    lambda n: np.array([f"class {k}" for k in range(n)], dtype=object),
+)
+
+
+def _ridge_regression(
+    deq: nsd.DEQ, kernel: Any, ridge: float, intercept: bool, X: Array, targets: Array, fresh: Array
+) -> Array:
+    """The outputs at fresh rows by Cholesky factors of the whole matrix."""
+    K = nsd.kernels_of(deq, np.vstack([X, fresh]), kernels=[kernel])[kernel]
+    own, mean = K[: len(X), : len(X)], targets.mean(0) * intercept
+    factor = scipy.linalg.cho_factor(own + ridge * np.trace(own) / len(X) * np.eye(len(X)))
+    return np.asarray(mean + K[len(X) :, : len(X)] @ scipy.linalg.cho_solve(factor, targets - mean))

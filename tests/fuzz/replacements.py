@@ -1,9 +1,12 @@
 """Replacements of random models against fresh rows: no promise that those make next to impossible, nothing written
-into what the caller owns, and a file that belongs to its model alone."""
+into what the caller owns, and a file that belongs to its model alone. Rows that are no evidence are refused: those on
+which the student is trained, and those that repeat each other; without others there is a warning."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from torch import Tensor, nn
 import notsodeep as nsd
 from fuzz.arguments import folder
 from fuzz.draws import PLAIN
-from notsodeep.errors import NotSoDeepError
+from notsodeep.errors import CertificationError, InvalidInputError, NotSoDeepError
 
 IMPOSSIBLE = 1e-9  # chance of the rows that a promise rests on, at the least share that fresh rows leave possible
 FRESH = 4000
@@ -75,6 +78,57 @@ def a_request(rng: np.random.Generator, rows: Tensor) -> dict[str, Any]:
     if rng.random() < 0.3:
         request["tolerance"] = float(10.0 ** rng.uniform(-2.0, 0.0))
     return request
+
+
+def stale(rng: np.random.Generator) -> int:
+    """Calibration rows that are rows of X, a part of them, or that repeat each other: refused, with labels or without.
+
+    One row in a hundred may be so by chance.
+    """
+    inputs, count = int(rng.integers(1, 5)), int(rng.choice([200, 600]))
+    model, rows = a_model(rng, inputs), torch.from_numpy(rng.standard_normal((2 * count, inputs)).astype(np.float32))
+    X, fresh = rows[:count], rows[count:]
+    request = a_request(rng, fresh)
+    if rng.random() < 0.3:
+        request["labels"] = rng.integers(0, 2, count)
+    old = max(1 + count // 50, int(rng.uniform(0.02, 1.0) * count))
+    kinds = {
+        "X": X,
+        "a permutation of X": X[torch.from_numpy(rng.permutation(count))],
+        f"{old} rows of X": torch.cat([fresh[old:], X[:old]]),
+        f"{old} rows of X in double precision": torch.cat([fresh[old:], X[:old]]).double().numpy(),
+        "one row many times": fresh[:1].expand(count, inputs),
+        "each row twice": fresh[: count // 2].repeat_interleave(2, 0),
+        "batches of X": list(X.split(50)),
+    }
+    kind = str(rng.choice(list(kinds)))
+    if "batches" in kind:
+        request.pop("labels", None)  # which need one array
+    told = "taken"
+    with contextlib.suppress(CertificationError):  # too few for this promise, whatever they are
+        try:
+            nsd.replace(model, X, **request | {"calibration": kinds[kind]})
+        except InvalidInputError as error:
+            told = str(error)
+        expected = "calibration rows repeat each other" if "row" in kind.split() else "calibration rows are rows of X"
+        assert expected in told, f"{kind} as evidence for {model!r}, {request}: {told}"
+    return 1
+
+
+def alone(rng: np.random.Generator) -> int:
+    """Without calibration rows a part of X takes their place, and a warning says so; with labels, too."""
+    inputs, count = int(rng.integers(1, 5)), int(rng.choice([600, 2000]))
+    model, X = a_model(rng, inputs), torch.from_numpy(rng.standard_normal((count, inputs)).astype(np.float32))
+    request = a_request(rng, X)
+    request.pop("calibration", None)
+    if rng.random() < 0.5:
+        request["labels"] = rng.integers(0, 2, count)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fast = nsd.replace(model, X, **request)
+    assert any("no calibration rows" in str(one.message) for one in said), f"without a word: {model!r}, {request}"
+    assert fast.certificate.measured <= count // 4 + 1, f"{fast.certificate.measured} of {count} rows were measured"
+    return 1
 
 
 def _outputs(model: nn.Module, x: Tensor) -> Tensor:

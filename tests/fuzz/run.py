@@ -38,7 +38,8 @@ _SHARES = (
     *("cli", "files", "documents", "certificates", "derivatives", "settings"),
     *("cells", "modules", "twins", "images") * 3,
 )
-SHARES = (*_SHARES, *_SHARES, "inputs", "replacements")  # which wait for an interrupt or threads, or train
+# the last ones wait for an interrupt or threads, train, or have hundreds of rows
+SHARES = (*_SHARES, *_SHARES, "inputs", "replacements", "evidence", "classes")
 SLOW, LARGE = 5.0, 1000.0  # seconds and megabytes for at most fifty points, unless a warning has said so
 HANGS = 90  # seconds of the processor for a case, which is several calls, some of them of more points
 

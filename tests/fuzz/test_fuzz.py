@@ -26,6 +26,8 @@ CASES = [
     ("twins", 0, 6),
     ("images", 0, 10),
     ("replacements", 0, 4),
+    ("evidence", 0, 6),
+    ("classes", 0, 3),
 ]
 
 

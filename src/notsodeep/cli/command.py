@@ -7,11 +7,12 @@ interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -52,21 +53,33 @@ class _Command(_Flags, TyperCommand):
 class Group(_Flags, TyperGroup):
     """Show failures that a user can cause as one paragraph with an exit code; ``--debug`` shows the trace."""
 
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Read the options; the help and the version are printed here."""
+        with _in_words("--debug" in args):
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        if sys.stdout is None:  # closed by the shell, as by >&-
-            complain("standard output is closed, where results go. Open it, or send them to /dev/null.")
-            raise typer.Exit(1)
-        try:
+        with _in_words(ctx.params.get("debug", False)):
             return super().invoke(ctx)
-        except BrokenPipeError:  # the reader has seen enough, as head does; the parser ends the command
+
+
+@contextlib.contextmanager
+def _in_words(debug: bool) -> Iterator[None]:
+    """End a command that fails, with its exit code."""
+    if sys.stdout is None:  # closed by the shell, as by >&-
+        complain("standard output is closed, where results go. Open it, or send them to /dev/null.")
+        raise typer.Exit(1)
+    try:
+        yield
+    except BrokenPipeError:  # the reader has seen enough, as head does; the parser ends the command
+        raise
+    except (NotSoDeepError, OSError, MemoryError, KeyboardInterrupt) as error:
+        if debug:
             raise
-        except (NotSoDeepError, OSError, MemoryError, KeyboardInterrupt) as error:
-            if ctx.params.get("debug"):
-                raise
-            code, text = explained(error)
-            complain(text)
-            raise typer.Exit(code) from None
+        code, text = explained(error)
+        complain(text)
+        raise typer.Exit(code) from None
 
 
 def explained(error: BaseException) -> tuple[int, str]:

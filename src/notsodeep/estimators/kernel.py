@@ -30,6 +30,7 @@ from .specification import (
     FLOATS,
     VARIANCES,
     Array,
+    Cloned,
     all_or_nothing,
     as_tensor,
     flattened,
@@ -156,7 +157,7 @@ def slopes_of(activation: Any, kernel: Kernel, values: Mapping[str, Any], X: Ten
 
 
 @dataclass(eq=False, repr=False)
-class DEQFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class DEQFeatures(Cloned, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Random features phi with phi(x) . phi(y) -> k(x, y) as their number grows: the hidden layer of a one-layer twin.
 
     A linear model on these features approximates the kernel machine of the DEQ for any number of rows:

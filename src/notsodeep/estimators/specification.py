@@ -178,7 +178,20 @@ def as_tensor(X: Any, device: Any) -> Tensor:
         return torch.from_numpy(X if min(X.strides) >= 0 else X.copy()).to(as_device(device) or "cpu")
 
 
-class KernelEstimator:
+class Cloned:
+    """A mixin whose clones have parameters of their own; tensors computed from others have no copies."""
+
+    def __sklearn_clone__(self) -> Any:
+        for name, value in self.get_params(deep=False).items():  # type: ignore[attr-defined]
+            if isinstance(value, Tensor) and not value.is_leaf:
+                raise InvalidInputError(
+                    f"{name} is a tensor computed from others, of which there is no copy; give a number, as "
+                    f"float({name}): estimators have no gradients"
+                )
+        return super().__sklearn_clone__()  # type: ignore[misc]
+
+
+class KernelEstimator(Cloned):
     """What machines and processes share: learned features, and a Dask client.
 
     A client cannot be copied: clones share it, pickles go without it.
@@ -205,7 +218,7 @@ class KernelEstimator:
     def __sklearn_clone__(self) -> Any:
         client, self.client = self.client, None
         try:
-            copy = super().__sklearn_clone__()  # type: ignore[misc]
+            copy = super().__sklearn_clone__()
         finally:
             self.client = client
         copy.client = client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,6 +65,7 @@ class DEQ(Dense):
     readout: Readout
     normalise: bool
     implicit: ClassVar[bool] = True
+    _completes: ClassVar[bool] = False  # of one DEQ: whether its sigma_b2 is 1 - sigma_a2, and that is a tensor
 
     def __init__(
         self,
@@ -85,7 +87,10 @@ class DEQ(Dense):
             )
         object.__setattr__(self, "activations", _layers_of(phi, "the cell of a DEQ"))
         object.__setattr__(self, "sigma_a2", first)
-        object.__setattr__(self, "sigma_b2", _variance("sigma_b2", 1.0 - first if sigma_b2 is None else sigma_b2))
+        second = _variance("sigma_b2", 1.0 - first if sigma_b2 is None else sigma_b2)
+        object.__setattr__(self, "sigma_b2", second)
+        if sigma_b2 is None and isinstance(second, Tensor):
+            object.__setattr__(self, "_completes", True)
         object.__setattr__(self, "sigma_c2", _variance("sigma_c2", sigma_c2))
         object.__setattr__(self, "readout", readout)
         object.__setattr__(self, "normalise", bool(normalise))
@@ -163,6 +168,28 @@ class DEQ(Dense):
     def __hash__(self) -> int:  # two equal tensors have different hashes
         # a tuple of its own: from Python 3.14 on tuples keep their hashes, and functions see whether they have changed
         return hash((*self.activations, self.variances, self.readout, self.normalise))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), **({"sigma_b2": None} if self._completes else {})}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["sigma_b2"] is None:  # it follows the sigma_a2 of the copy
+            with torch.enable_grad():
+                state = {**state, "sigma_b2": 1.0 - state["sigma_a2"]}
+        vars(self).update(state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DEQ:
+        state = self.__getstate__()
+        for name in VARIANCES:
+            if isinstance(state[name], Tensor) and not state[name].is_leaf:
+                raise InvalidInputError(
+                    f"the {name} of {self!r} is computed from other tensors, and a copy would not follow these: copy "
+                    "deq.detached(), which has plain numbers, or build a DEQ from copies of these tensors"
+                )
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        copied.__setstate__(copy.deepcopy(state, memo))
+        return copied
 
     def __repr__(self) -> str:
         a, b, c = self.variances
