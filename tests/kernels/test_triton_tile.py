@@ -36,7 +36,7 @@ class Arcsine:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several blocks, small tiles, and what the interpreter lacks."""
-    limits = dataclasses.replace(LIMITS, gpu_block=(64, 128))
+    limits = dataclasses.replace(LIMITS, gpu_block=(64, 128), few_pairs=16)
     monkeypatch.setattr(device, "LIMITS", limits)
     if CUDA:
         return
