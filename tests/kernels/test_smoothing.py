@@ -113,7 +113,7 @@ def rows_with_near_duplicates() -> np.ndarray:
 
 def only_series(monkeypatch) -> None:
     """Let nothing be evaluated entry by entry, few pairs neither."""
-    monkeypatch.setattr(tiles, "LIMITS", dataclasses.replace(LIMITS, few_slow_pairs=0))
+    monkeypatch.setattr(tiles, "LIMITS", dataclasses.replace(LIMITS, few_pairs=0, few_slow_pairs=0))
     monkeypatch.setattr(KernelSpec, "pairwise", None)
 
 

@@ -324,7 +324,7 @@ def test_entries_beyond_the_table_come_from_series_of_the_layer(net, norms, monk
     s, (i, j) = S.diagonal(), (torch.arange(50), torch.arange(50, 100))
     reference = pairwise(net, s[i], s[j], S[i, j], KINDS)
     monkeypatch.setattr(KernelSpec, "pairwise", None)  # nothing is left to integrals entry by entry
-    monkeypatch.setattr(tiles, "LIMITS", replace(LIMITS, few_slow_pairs=0))
+    monkeypatch.setattr(tiles, "LIMITS", replace(LIMITS, few_pairs=0, few_slow_pairs=0))
     for kind, K in nsd.kernels_of(net, X).items():
         error = np.abs(K[i, j] - reference[kind].numpy())
         assert error.max() < tolerance() * np.diagonal(K).max(), kind
