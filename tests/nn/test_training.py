@@ -311,7 +311,7 @@ def _endless(path: str) -> None:
 def test_killing_a_run_loses_at_most_the_current_epoch(tmp_path) -> None:
     """SIGKILL in the midst of things, then resume: the result is that of a run that was never killed."""
     path = tmp_path / RUN
-    process = multiprocessing.get_context("fork").Process(target=_endless, args=(str(path),))
+    process = multiprocessing.get_context("forkserver").Process(target=_endless, args=(str(path),))
     process.start()
     deadline = time.monotonic() + 60
     while not path.exists() and time.monotonic() < deadline:
